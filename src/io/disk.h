@@ -1,9 +1,9 @@
 /* The disk as an operation table. io/disk_posix.c implements it for real, the simulator with a disk
  * that tears, drops, flips and fails. Everything in store/ goes through it.
  *
- * Paths are relative to the data directory the disk was opened on, '/' separated, never absolute and
- * never containing "..". Calls block and may be made from any thread. Unless said otherwise they return
- * 0 or a negative OC_E_… with the text in `err` (may be NULL) naming the path. */
+ * Paths are relative to the data directory the disk was opened on, '/' separated, never absolute
+ * and never containing "..". Calls block and may be made from any thread. Unless said otherwise
+ * they return 0 or a negative OC_E_… with the text in `err` (may be NULL) naming the path. */
 #ifndef OC_IO_DISK_H
 #define OC_IO_DISK_H
 
@@ -53,9 +53,11 @@ struct oc_disk {
     int (*make_dir)(void *ctx, const char *path, struct oc_error *err); /* fine if it exists */
     int (*rename)(void *ctx, const char *from, const char *to, struct oc_error *err);
     int (*unlink)(void *ctx, const char *path, struct oc_error *err);
-    /* Creations, renames and unlinks in the directory `path` ("" = the root) are durable on success. */
+    /* Creations, renames and unlinks in the directory `path` ("" = the root) are durable on
+     * success. */
     int (*sync_dir)(void *ctx, const char *path, struct oc_error *err);
-    /* Calls `each` for every regular file (not directories) in the directory; stops on non-zero. */
+    /* Calls `each` for every regular file (not directories) in the directory; stops on non-zero and
+     * returns that. */
     int (*list_dir)(void *ctx, const char *path,
                     int (*each)(void *arg, const char *name, uint64_t size_bytes), void *arg,
                     struct oc_error *err);
@@ -67,12 +69,14 @@ struct oc_disk {
 
 #define OC_DISK_WOULD_WAIT INT64_C(-1000)
 
-/* Open the real disk on `dir`: create it with its parents (mode 0755) if missing, take an exclusive lock
- * on <dir>/LOCK. Errors: the directory cannot be made, is not a directory, is not writable, or is in
- * use by another process (named by its pid where known). */
+/* Open the real disk on `dir`: create it with its parents (mode 0755) if missing, take an exclusive
+ * lock on <dir>/LOCK. Errors: the directory cannot be made, is not a directory, is not writable, or
+ * is in use by another process (named by its pid where known). */
 int oc_disk_posix_open(const char *dir, struct oc_disk **ret, struct oc_error *err);
 /* Releases the lock. All files must be closed. */
 void oc_disk_posix_close(struct oc_disk *disk);
+/* The descriptor behind a file of the real disk, for readers inside io/. It stays the file's. */
+int oc_disk_posix_fd(const struct oc_file *f);
 /* For benchmarks: the system calls made so far. */
 struct oc_disk_counts {
     uint64_t preads, pwrites, syncs, bytes_read, bytes_written, would_wait;

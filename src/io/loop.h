@@ -1,5 +1,5 @@
-/* An event loop on one thread (libuv inside), its timers, its mailbox, and the movers: threads that do
- * what may block. A loop and everything on it belongs to the thread that runs it; only
+/* An event loop on one thread (libuv inside), its timers, its mailbox, and the movers: threads that
+ * do what may block. A loop and everything on it belongs to the thread that runs it; only
  * oc_loop_post and oc_movers_submit may be called from elsewhere. */
 #ifndef OC_IO_LOOP_H
 #define OC_IO_LOOP_H
@@ -29,16 +29,17 @@ uint64_t oc_random_seed(void);
 struct oc_loop *oc_loop_current(void);
 void *oc_loop_thread_handle(struct oc_loop *loop); /* the uv_loop_t, for io/ and rpc/ only */
 
-/* ---- mailbox: run fn(arg) on the loop's thread, in order of posting. The letter belongs to the poster
- * until fn was called. Wakes the loop only if it sleeps. Any thread. ---- */
+/* ---- mailbox: run fn(arg) on the loop's thread, in order of posting. The letter belongs to the
+ * poster until fn was called. Wakes the loop only if it sleeps. Any thread. ---- */
 struct oc_letter {
     struct oc_letter *next;
     void (*fn)(struct oc_letter *letter);
 };
 void oc_loop_post(struct oc_loop *loop, struct oc_letter *letter);
 
-/* ---- end of turn: called once per turn after all events of the turn were handled and before the loop
- * sleeps. This is where a turn's writes go out together. `pending` hooks are cheap: they run every turn. ---- */
+/* ---- end of turn: called once per turn after all events of the turn were handled and before the
+ * loop sleeps. This is where a turn's writes go out together. `pending` hooks are cheap: they run
+ * every turn. ---- */
 struct oc_turn_hook {
     struct oc_list link;
     void (*fn)(struct oc_turn_hook *hook);
@@ -61,19 +62,20 @@ void oc_timer_done(struct oc_timer *t); /* stops; the struct may be freed at onc
 struct oc_movers;
 
 struct oc_job {
-    struct oc_letter letter; /* internal */
-    struct oc_job *next;     /* internal */
-    struct oc_loop *home;    /* internal: where `done` runs */
+    struct oc_letter letter;          /* internal */
+    struct oc_job *next;              /* internal */
+    struct oc_loop *home;             /* internal: where `done` runs */
     void (*run)(struct oc_job *job);  /* on a mover thread; may block */
     void (*done)(struct oc_job *job); /* on the submitting loop's thread; owns the job again */
 };
 
 /* `threads` threads, at most `max_queued` jobs waiting. */
-int oc_movers_new(struct oc_movers **ret, unsigned threads, size_t max_queued, struct oc_error *err);
+int oc_movers_new(struct oc_movers **ret, unsigned threads, size_t max_queued,
+                  struct oc_error *err);
 /* Finishes queued jobs, then joins. Loops that jobs came from must still accept letters. */
 void oc_movers_free(struct oc_movers *m);
-/* OC_E_EXHAUSTED when the queue is full (nothing was taken). `home` may be NULL: then `done` is called
- * on the mover thread. */
+/* OC_E_EXHAUSTED when the queue is full (nothing was taken). `home` may be NULL: then `done` is
+ * called on the mover thread. */
 int oc_movers_submit(struct oc_movers *m, struct oc_loop *home, struct oc_job *job);
 struct oc_movers_stats {
     uint64_t submitted, refused, queued, max_queued, threads;

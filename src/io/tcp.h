@@ -14,7 +14,8 @@
 struct oc_tcp;
 
 struct oc_tcp_events {
-    /* Bytes arrived; they live in the loop's shared read buffer (256 KiB) and are gone on return. */
+    /* Bytes arrived; they live in the loop's shared read buffer (256 KiB) and are gone on return.
+     */
     void (*read)(void *user, struct oc_span bytes);
     /* All queued bytes have been handed to the kernel. */
     void (*drained)(void *user);
@@ -30,8 +31,8 @@ void oc_tcp_set_user(struct oc_tcp *tcp, const struct oc_tcp_events *events, voi
 void oc_tcp_read_start(struct oc_tcp *tcp);
 void oc_tcp_read_stop(struct oc_tcp *tcp);
 
-/* Send as much as the kernel takes at once. Returns bytes taken (0 when the socket is full or earlier
- * bytes are still queued) or a negative OC_E_…; nothing is kept. */
+/* Send as much as the kernel takes at once. Returns bytes taken (0 when the socket is full or
+ * earlier bytes are still queued) or a negative OC_E_…; nothing is kept. */
 int64_t oc_tcp_try_writev(struct oc_tcp *tcp, const struct iovec *iov, int iov_count);
 /* Call `drained` once when the socket accepts bytes again. */
 void oc_tcp_want_write(struct oc_tcp *tcp);
@@ -43,7 +44,8 @@ struct oc_loop *oc_tcp_loop(struct oc_tcp *tcp);
 /* SO_RCVLOWAT: wake only when so many bytes are there (0 = every byte). Advice only. */
 void oc_tcp_low_water(struct oc_tcp *tcp, size_t bytes);
 
-/* Connect to "host:port" (name, IPv4, [IPv6]); names are resolved off the loop. `fn` is called once. */
+/* Connect to "host:port" (name, IPv4, [IPv6]); names are resolved off the loop. `fn` is called
+ * once. */
 struct oc_connect;
 int oc_tcp_connect(struct oc_loop *loop, const char *addr, uint64_t timeout_ms,
                    void (*fn)(void *arg, struct oc_tcp *tcp_or_null, const struct oc_error *err),
@@ -61,7 +63,7 @@ struct oc_worker_slot {
 };
 
 struct oc_listener_config {
-    const char *addr; /* "host:port", ":9000" = every address, port 0 = any free one */
+    const char *addr;         /* "host:port", ":9000" = every address, port 0 = any free one */
     unsigned max_connections; /* over all workers; more are closed at once and counted */
     struct oc_worker_slot *workers;
     unsigned worker_count;
