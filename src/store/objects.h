@@ -7,8 +7,9 @@
  * BLOCKS do device I/O and belong on a mover or background thread; oc_objects_commit writes to the page
  * cache inline (and blocks only under -sync always, see there).
  *
- * Time is passed in; expiry compares with max(wall clock, newest version's time), so a clock that steps
- * back never revives a key. */
+ * Time is passed in; expiry compares with the greatest wall clock seen (persisted with the version
+ * ceiling), so a clock that steps back never revives a key, and versions that run ahead of the clock
+ * after a restart never expire one early. */
 #ifndef OC_STORE_OBJECTS_H
 #define OC_STORE_OBJECTS_H
 
@@ -40,6 +41,7 @@ struct oc_objects_config {
     unsigned recovery_threads;  /* 0: as many as CPUs; 1 in the simulator: no threads are started */
     uint64_t chunk_pool_bytes;  /* bound on buffers for uploads and large reads; 0: 256 MiB */
     unsigned max_open_files;    /* value files and segments kept open; 0: 4096 */
+    uint64_t checkpoint_bytes;  /* write a checkpoint after so much log at the least; 0: 64 MiB */
 };
 
 struct oc_objects;
