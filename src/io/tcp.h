@@ -36,7 +36,9 @@ void oc_tcp_read_stop(struct oc_tcp *tcp);
 int64_t oc_tcp_try_writev(struct oc_tcp *tcp, const struct iovec *iov, int iov_count);
 /* Call `drained` once when the socket accepts bytes again. */
 void oc_tcp_want_write(struct oc_tcp *tcp);
-/* Close; `reset` sends RST (unsent bytes are dropped in both cases; drain first if they matter). */
+/* Close; `reset` sends RST. Bytes given to try_writev and taken are still sent when not reset.
+ * Allowed in any callback; only `closed` is called after this, later. A second close does nothing.
+ */
 void oc_tcp_close(struct oc_tcp *tcp, bool reset);
 /* "10.0.0.1:4711" or "[::1]:4711"; valid until close. */
 const char *oc_tcp_peer(struct oc_tcp *tcp);
@@ -50,6 +52,7 @@ struct oc_connect;
 int oc_tcp_connect(struct oc_loop *loop, const char *addr, uint64_t timeout_ms,
                    void (*fn)(void *arg, struct oc_tcp *tcp_or_null, const struct oc_error *err),
                    void *arg, struct oc_connect **ret);
+/* `fn` will not be called. Does nothing inside `fn`; not allowed after it. */
 void oc_tcp_connect_cancel(struct oc_connect *c);
 
 /* ---- listener: accepts on one loop and hands each connection to the least loaded worker ---- */
@@ -63,8 +66,9 @@ struct oc_worker_slot {
 };
 
 struct oc_listener_config {
-    const char *addr;         /* "host:port", ":9000" = every address, port 0 = any free one */
-    unsigned max_connections; /* over all workers; more are closed at once and counted */
+    const char *addr; /* "host:port", ":9000" = every address, port 0 = any free one */
+    unsigned
+        max_connections; /* over all workers; more are closed at once and counted; 0 = no limit */
     struct oc_worker_slot *workers;
     unsigned worker_count;
 };
