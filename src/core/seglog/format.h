@@ -58,8 +58,15 @@ struct oc_seg_header {
     uint64_t salt;         /* random; seeds record checksums */
     uint8_t boot_id[16];   /* of the kernel the segment was written under */
     uint64_t version_base; /* every record in it is newer than this */
-    uint32_t reserved[3];
+    uint32_t flags;        /* enum oc_seg_flags */
+    uint32_t reserved[2];
     uint32_t crc; /* of all before */
+};
+enum oc_seg_flags {
+    /* Before this segment was created everything before it was made durable or given up: set on the
+     * first one after a recovery and after a poisoned one, so that what is missing at the end of
+     * the one before is no reason to cut the log (core/seglog/cut.h). */
+    OC_SEG_SETTLED = 1,
 };
 static_assert(sizeof(struct oc_seg_header) == OC_SEG_HEADER_BYTES, "disk layout");
 
@@ -97,6 +104,16 @@ struct oc_log_pos {
     uint32_t segment;
     uint64_t offset; /* bytes */
 };
+
+static inline int oc_log_pos_compare(struct oc_log_pos a, struct oc_log_pos b) {
+    if (a.segment != b.segment) {
+        return a.segment < b.segment ? -1 : 1;
+    }
+    return (a.offset > b.offset) - (a.offset < b.offset);
+}
+static inline struct oc_log_pos oc_log_pos_max(struct oc_log_pos a, struct oc_log_pos b) {
+    return oc_log_pos_compare(a, b) < 0 ? b : a;
+}
 
 /* A record as read: spans point into the caller's bytes. */
 struct oc_record {
@@ -163,31 +180,36 @@ void oc_seg_header_encode(struct oc_seg_header *h); /* fills magic, format and c
 int oc_seg_header_decode(struct oc_span bytes, struct oc_seg_header *ret, struct oc_error *err);
 
 /* ---- footer: written when a segment is sealed, twice in a row, each copy complete and verifiable.
- * Entries carry key and meta of every record, so that a load need not touch values; for segments of
- * small values, where that would cost more than it saves, the footer has no entries (summary only).
- * ---- */
-struct oc_footer_builder; /* bounded by the segment */
-struct oc_footer_builder *oc_footer_new(void);
+ * Entries carry key and meta of every record but MARKs, of which the trailer keeps the greatest, so
+ * that a load need not touch values; for segments of small values, where that would cost more than
+ * it saves, the footer has no entries (summary only). The rule, and its arithmetic, are in
+ * footer.c. ---- */
+struct oc_footer_builder; /* memory: at most about 2 % of the segment + 128 KiB */
+struct oc_footer_builder *oc_footer_new(void); /* NULL when out of memory */
 void oc_footer_free(struct oc_footer_builder *b);
+/* Records in the order of their offsets; of a MARK the value must be complete. Out of memory makes
+ * the footer summary only; 0 always. */
 int oc_footer_add(struct oc_footer_builder *b, uint64_t offset, const struct oc_record *r);
 /* Append both copies to `out`. data_end: where the records end = where the footer begins in the
- * file. */
+ * file; a multiple of 8. OC_E_EXHAUSTED when `out` is full. */
 int oc_footer_encode(struct oc_footer_builder *b, uint64_t salt, uint32_t segment,
                      uint64_t data_end, struct oc_buf *out);
 
 struct oc_footer_info {
     uint64_t data_end;
-    uint64_t records;
+    uint64_t records; /* without MARKs */
     bool has_entries;
     struct oc_span entries; /* into the caller's bytes; verified */
+    struct oc_log_pos mark; /* the greatest of the segment's MARKs; (0, 0) when it has none */
 };
 /* `tail` is the last tail.len bytes of a file of file_bytes. 0: a verified copy was found (the
- * second is tried when the first is bad). OC_AGAIN: *need more bytes from the end are needed.
- * OC_E_DATA_LOSS: no valid footer. */
+ * second is tried when the first is bad). OC_AGAIN: *need bytes from the end are needed, more than
+ * tail.len and at most about 2 % of the file. OC_E_DATA_LOSS: no valid footer. */
 int oc_footer_decode(struct oc_span tail, uint64_t file_bytes, uint64_t salt, uint32_t segment,
                      struct oc_footer_info *ret, size_t *need);
-/* Walk verified entries; `r->value` is empty. Non-zero from `each` stops and is returned;
- * OC_E_DATA_LOSS when the entries are inconsistent. */
+/* Walk verified entries; `r->value` is empty and value_crc 0; the key is valid during the call.
+ * Non-zero from `each` stops and is returned; OC_E_DATA_LOSS when the entries are inconsistent
+ * (some may have been passed on), OC_E_EXHAUSTED when out of memory. */
 int oc_footer_each(const struct oc_footer_info *f,
                    int (*each)(void *arg, uint64_t offset, const struct oc_record *r), void *arg);
 
@@ -217,31 +239,56 @@ struct oc_ckpt_header {
     uint32_t reserved;
     uint32_t crc;
 };
+static_assert(sizeof(struct oc_ckpt_header) == 72, "disk layout");
+#define OC_CKPT_HEADER_BYTES 72u
+#define OC_CKPT_BLOCK_MAX    262144u /* bytes, header and padding included */
 
 struct oc_ckpt_entry {
     struct oc_span key;
     uint64_t version, value_len;
     uint32_t segment, offset, expires_at_s;
-    uint8_t flags;
+    uint8_t flags; /* at most 31 */
 };
 
-/* Writer: call add in ascending key order per shard; blocks of about 256 KiB are handed to `write`.
- */
+/* What the last block says of the file. */
+struct oc_ckpt_trailer {
+    uint64_t entries; /* in all blocks */
+    uint64_t blocks;  /* before the trailer */
+    /* Entries may point to records up to here: the log before this position was durable before the
+     * checkpoint was published. Not smaller than the header's `from`. */
+    struct oc_log_pos through;
+};
+
+/* Writer: for each shard call shard(), then add() in ascending key order. `write` gets the header
+ * (magic, format and crc are filled in) and then complete blocks of up to OC_CKPT_BLOCK_MAX bytes,
+ * in order; its failure is returned by the call that caused it and by all later ones. Keys out of
+ * order: OC_E_INVALID. */
 struct oc_ckpt_writer;
 struct oc_ckpt_writer *oc_ckpt_writer_new(const struct oc_ckpt_header *h,
                                           int (*write)(void *arg, struct oc_span bytes), void *arg);
 int oc_ckpt_writer_shard(struct oc_ckpt_writer *w, uint32_t shard);
 int oc_ckpt_writer_add(struct oc_ckpt_writer *w, const struct oc_ckpt_entry *e);
+/* The log's end once all entries have been added; without this call `through` is the header's from.
+ */
+void oc_ckpt_writer_through(struct oc_ckpt_writer *w, struct oc_log_pos through);
 int oc_ckpt_writer_done(struct oc_ckpt_writer *w); /* flushes, writes the trailer */
 void oc_ckpt_writer_free(struct oc_ckpt_writer *w);
 
+/* Of the file's first OC_CKPT_HEADER_BYTES; the first block follows. Errors as
+ * oc_seg_header_decode. */
 int oc_ckpt_header_decode(struct oc_span bytes, struct oc_ckpt_header *ret, struct oc_error *err);
 /* Reader of one block at `bytes` (as many as are at hand). 0: *used bytes were a valid block of
- * `shard` and each entry was passed to `each`; a trailer block sets *last. OC_AGAIN with *need.
- * OC_E_DATA_LOSS. */
+ * `shard` and each entry was passed to `each` (NULL: only verify); a trailer block sets *last.
+ * OC_AGAIN with *need (at most OC_CKPT_BLOCK_MAX). OC_E_DATA_LOSS. Blocks are independent of each
+ * other, so that threads can share the work. Non-zero from `each` stops and is returned.
+ * OC_E_EXHAUSTED: out of memory. */
 int oc_ckpt_block_decode(struct oc_span bytes, const struct oc_ckpt_header *h, uint64_t block_index,
                          uint32_t *shard, bool *last, size_t *used, size_t *need,
                          int (*each)(void *arg, uint32_t shard, const struct oc_ckpt_entry *e),
                          void *arg);
+/* The totals of the trailer block at `bytes`: what was read must add up to them. OC_E_DATA_LOSS
+ * when `bytes` does not begin with a valid trailer of this index. */
+int oc_ckpt_trailer_decode(struct oc_span bytes, const struct oc_ckpt_header *h,
+                           uint64_t block_index, struct oc_ckpt_trailer *ret);
 
 #endif
