@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include "base/check.h"
+
 #include "io/loop.h"
 
 #define RIG_DEADLINE_MS 20000
