@@ -1,0 +1,91 @@
+/* The cut rule. One candidate is kept: the first fault behind what is durable. A later segment that
+ * settles everything before itself takes the candidate back, so that only the last run of segments
+ * of one lost kernel can end in a cut. */
+#include "core/seglog/cut.h"
+
+#include <string.h>
+
+#include "base/check.h"
+#include "base/plant.h"
+
+void oc_cut_init(struct oc_cut *c, const uint8_t running_boot_id[16]) {
+    memset(c, 0, sizeof *c);
+    memcpy(c->running, running_boot_id, sizeof c->running);
+}
+
+void oc_cut_durable(struct oc_cut *c, struct oc_log_pos before) {
+    OC_CHECK(!c->any);
+    c->durable = oc_log_pos_max(c->durable, before);
+}
+
+/* Nothing good is in [from, to), which was written under the segment's kernel. */
+static void lost(struct oc_cut *c, struct oc_log_pos from, struct oc_log_pos to) {
+    bool power_lost = !c->boot_known || memcmp(c->boot_id, c->running, sizeof c->running) != 0;
+
+    if (c->has_cut || !power_lost || oc_log_pos_compare(to, c->durable) <= 0) {
+        return;
+    }
+    if (OC_PLANT(SKIP_HOLE)) {
+        return;
+    }
+    c->has_cut = true;
+    c->cut = oc_log_pos_max(from, c->durable);
+}
+
+/* Does this segment's existence prove that everything before it is settled? */
+static bool settles(const struct oc_cut *c, const struct oc_seg_header *h) {
+    if (h == NULL) {
+        return false;
+    }
+    return (h->flags & OC_SEG_SETTLED) != 0 ||
+           (c->boot_known && memcmp(h->boot_id, c->boot_id, sizeof c->boot_id) != 0);
+}
+
+void oc_cut_segment(struct oc_cut *c, uint32_t segment, const struct oc_seg_header *h) {
+    struct oc_log_pos start = {segment, 0};
+    bool first = !c->any;
+
+    OC_CHECK(!c->open && (first || segment > c->segment));
+    if (settles(c, h)) {
+        c->durable = oc_log_pos_max(c->durable, start);
+        c->has_cut = false;
+    } else if (!first && (!c->complete || segment - c->segment > 1)) {
+        lost(c, c->end, start);
+    }
+    if (h != NULL) {
+        c->boot_known = true;
+        memcpy(c->boot_id, h->boot_id, sizeof c->boot_id);
+    }
+    c->any = true;
+    c->open = true;
+    c->complete = false;
+    c->segment = segment;
+    c->end = start;
+    if (first && c->durable.segment != 0 && segment > c->durable.segment &&
+        segment - c->durable.segment > 1) {
+        lost(c, c->durable, start); /* a whole segment between is missing */
+    }
+    if (h == NULL) {
+        lost(c, start, (struct oc_log_pos){segment, OC_SEG_HEADER_BYTES});
+    }
+}
+
+void oc_cut_fault(struct oc_cut *c, uint64_t offset, uint64_t end_offset) {
+    OC_CHECK(c->open && offset < end_offset);
+    lost(c, (struct oc_log_pos){c->segment, offset}, (struct oc_log_pos){c->segment, end_offset});
+}
+
+void oc_cut_segment_end(struct oc_cut *c, uint64_t end_offset, bool complete) {
+    OC_CHECK(c->open);
+    c->open = false;
+    c->complete = complete;
+    c->end = (struct oc_log_pos){c->segment, end_offset};
+}
+
+bool oc_cut_done(const struct oc_cut *c, struct oc_log_pos *ret) {
+    OC_CHECK(!c->open);
+    if (c->has_cut) {
+        *ret = c->cut;
+    }
+    return c->has_cut;
+}
