@@ -24,6 +24,7 @@ static void flush(struct echo *e) {
     }
     e->sent += (size_t)n;
     if (e->sent < e->waiting.len) {
+        atomic_fetch_add(&e->stats->stopped, 1);
         oc_tcp_read_stop(e->tcp);
         oc_tcp_want_write(e->tcp);
         return;

@@ -10,7 +10,8 @@
 struct echo_stats {
     _Atomic uint64_t accepted;
     _Atomic uint64_t closed;
-    _Atomic uint64_t drained; /* how often back-pressure ended */
+    _Atomic uint64_t stopped; /* how often reading was stopped: the peer takes nothing */
+    _Atomic uint64_t drained; /* how often that ended */
     _Atomic uint64_t failed;  /* ended with a code other than 0 */
 };
 

@@ -3,6 +3,7 @@
 #ifndef OC_TESTS_IO_RIG_H
 #define OC_TESTS_IO_RIG_H
 
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -38,5 +39,16 @@ int peer_connect(uint16_t port);
 void peer_send(int fd, const void *p, size_t len);
 /* Bytes until `len` are there or the stream ends; -1 on an error. */
 int64_t peer_recv(int fd, void *p, size_t len);
+
+/* Polls a condition that another thread makes true: yields, and gives up at the deadline. */
+#define wait_for(cond)                                                                             \
+    do {                                                                                           \
+        uint64_t start_ns_ = oc_clock_now(oc_clock_real()).mono_ns;                                \
+        while (!(cond)) {                                                                          \
+            assert_true(oc_clock_now(oc_clock_real()).mono_ns - start_ns_ <                        \
+                        RIG_DEADLINE_MS * OC_NS_PER_MS);                                           \
+            (void)sched_yield();                                                                   \
+        }                                                                                          \
+    } while (0)
 
 #endif
