@@ -290,7 +290,8 @@ void oc_loop_run(struct oc_loop *loop) {
     OC_CHECK(!loop->running && !loop->closing && current_loop == NULL);
     loop->running = true;
     current_loop = loop;
-    while (!atomic_load_explicit(&loop->stop, memory_order_relaxed)) {
+    /* Acquire: what the stopper did before is done before anything is closed. */
+    while (!atomic_load_explicit(&loop->stop, memory_order_acquire)) {
         turn(loop);
     }
     loop->closing = true; /* from now on nothing new can be opened */
