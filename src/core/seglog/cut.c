@@ -41,15 +41,32 @@ static bool settles(const struct oc_cut *c, const struct oc_seg_header *h) {
            (c->boot_known && memcmp(h->boot_id, c->boot_id, sizeof c->boot_id) != 0);
 }
 
+/* Does this segment go on where the one before ended? Its header says where that was; without one,
+ * ids without a gap and a complete segment before are the proof. */
+static bool follows(const struct oc_cut *c, uint32_t segment, const struct oc_seg_header *h) {
+    if (h != NULL && h->prev_segment != 0) {
+        struct oc_log_pos prev = {h->prev_segment, (uint64_t)h->prev_end * 8};
+
+        return oc_log_pos_compare(prev, c->any ? c->end : c->durable) <= 0;
+    }
+    if (c->any) {
+        return c->complete && segment - c->segment == 1;
+    }
+    return c->durable.segment == 0 || segment <= c->durable.segment ||
+           segment - c->durable.segment == 1;
+}
+
 void oc_cut_segment(struct oc_cut *c, uint32_t segment, const struct oc_seg_header *h) {
     struct oc_log_pos start = {segment, 0};
     bool first = !c->any;
+    bool gap = !follows(c, segment, h);
 
     OC_CHECK(!c->open && (first || segment > c->segment));
     if (settles(c, h)) {
         c->durable = oc_log_pos_max(c->durable, start);
         c->has_cut = false;
-    } else if (!first && (!c->complete || segment - c->segment > 1)) {
+        gap = false;
+    } else if (!first && gap) {
         lost(c, c->end, start);
     }
     if (h != NULL) {
@@ -61,8 +78,7 @@ void oc_cut_segment(struct oc_cut *c, uint32_t segment, const struct oc_seg_head
     c->complete = false;
     c->segment = segment;
     c->end = start;
-    if (first && c->durable.segment != 0 && segment > c->durable.segment &&
-        segment - c->durable.segment > 1) {
+    if (first && gap) {
         lost(c, c->durable, start); /* a whole segment between is missing */
     }
     if (h == NULL) {

@@ -59,7 +59,11 @@ struct oc_seg_header {
     uint8_t boot_id[16];   /* of the kernel the segment was written under */
     uint64_t version_base; /* every record in it is newer than this */
     uint32_t flags;        /* enum oc_seg_flags */
-    uint32_t reserved[2];
+    /* Where the log was when this segment took over: the segment before and the end of its records
+     * in units of 8 bytes; both 0 in the first segment of all. What older segments hold behind that
+     * position was given up and is not part of the log. */
+    uint32_t prev_segment;
+    uint32_t prev_end;
     uint32_t crc; /* of all before */
 };
 enum oc_seg_flags {

@@ -1,8 +1,9 @@
 /* Drives the cut rule with a table of logs.
  *
  * A log is words: "D5:100" everything before (5, 100) is durable; "S5a" segment 5 of kernel a
- * ("S5a!" with the settled flag, "S5?" with an unreadable header); "f200-300" a fault; "e4096" the
- * segment's records end there, "e4096c" and are complete. Kernel r is the running one. */
+ * ("S5a!" with the settled flag, "S5a<4:800" with a header that says it goes on from (4, 800),
+ * "S5?" with an unreadable header); "f200-300" a fault; "e4096" the segment's records end there,
+ * "e4096c" and are complete. Kernel r is the running one. */
 #include "seglog_test.h"
 
 #include <stdio.h>
@@ -78,6 +79,17 @@ static const struct cut_case cases[] = {
     {"behind a poisoned segment, torn", "S1a f200-300 e4096 S2a! f100-110 e100", "2:100"},
     {"flag behind a gap of ids", "S1a e4096 S9a! e100", "-"},
     {"flag on the first segment", "S1a! f200-300 e4096", "1:200"},
+    /* a header that says where the log was */
+    {"goes on where the one before ended", "S1a e4096 S2a<1:4096 e100", "-"},
+    {"the end of the one before is missing", "S1a e4000 S2a<1:4096 e100", "1:4000"},
+    {"records missing in spite of a footer", "S1a e4000c S2a<1:4096 e100", "1:4000"},
+    {"ids left out", "S1a e4096 S7a<1:4096 e100", "-"},
+    {"a segment between is missing", "S1a e4096c S3a<2:4096 e100", "1:4096"},
+    {"the one before is not looked at", "D1:4096 S3a<1:4096 e100", "-"},
+    {"the one before is not there", "D1:4000 S3a<1:4096 e100", "1:4000"},
+    {"the very first is not there", "S2a<1:4096 e100", "0:0"},
+    {"a segment between is not there", "D1:4096 S5a<3:800 e100", "1:4096"},
+
     {"flag, then a segment without footer", "S1a e400 S2a! e100 S3a e100", "2:100"},
 };
 
@@ -89,7 +101,12 @@ static void feed(struct oc_cut *c, const char *word) {
         oc_cut_durable(c, (struct oc_log_pos){segment, from});
     } else if (sscanf(word, "S%u%c%c", &segment, &kernel, &flag) >= 2) {
         struct oc_seg_header h = {.flags = flag == '!' ? OC_SEG_SETTLED : 0};
+        const char *prev = strchr(word, '<');
 
+        if (prev != NULL) {
+            assert_int_equal(sscanf(prev, "<%u:%u", &h.prev_segment, &h.prev_end), 2);
+            h.prev_end /= 8;
+        }
         memset(h.boot_id, kernel, sizeof h.boot_id);
         oc_cut_segment(c, segment, kernel == '?' ? NULL : &h);
     } else if (sscanf(word, "f%u-%u", &from, &to) == 2) {
