@@ -11,7 +11,8 @@ static _Atomic(struct oc_count_site *) count_sites;
 
 _Noreturn void oc_check_failed(const char *expr, const char *file, int line, const char *func) {
     char text[512];
-    int n = snprintf(text, sizeof text, "check failed: %s at %s:%d in %s\n", expr, file, line, func);
+    int n =
+        snprintf(text, sizeof text, "check failed: %s at %s:%d in %s\n", expr, file, line, func);
 
     if (n > 0) {
         size_t len = (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;

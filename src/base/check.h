@@ -1,8 +1,8 @@
 /* Three grades of checks, object magics and the cleanup helpers.
  *
  * OC_CHECK   always on. The state is corrupt: print, dump the event ring, abort.
- * OC_COUNT   always on. Unexpected but safe: counted per site, logged rarely. Evaluates to the condition.
- * OC_DCHECK  debug builds only (NDEBUG unset): may be expensive. */
+ * OC_COUNT   always on. Unexpected but safe: counted per site, logged rarely. Evaluates to the
+ * condition. OC_DCHECK  debug builds only (NDEBUG unset): may be expensive. */
 #ifndef OC_BASE_CHECK_H
 #define OC_BASE_CHECK_H
 
@@ -68,7 +68,7 @@ const struct oc_count_site *oc_count_sites(void);
 /* Frees what a `T *` variable points to; for OC_CLEANUP. */
 void oc_free_ptr(void *variable_address);
 
-#define OC_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+#define OC_ARRAY_LEN(a)               (sizeof(a) / sizeof((a)[0]))
 #define OC_CONTAINER(p, type, member) ((type *)(void *)((char *)(p)-offsetof(type, member)))
 
 /* Checked size arithmetic for lengths from outside: true when the result fits. */

@@ -94,9 +94,9 @@ void oc_event(enum oc_event_kind kind, uint64_t a, uint64_t b) {
 static void event_print(int fd, const struct event *e) {
     char line[160];
     uint32_t k = e->kind < OC_EV_KINDS ? e->kind : 0;
-    int n = snprintf(line, sizeof line, "  #%llu %s %s=%llu %s=%llu\n",
-                     (unsigned long long)e->tick, kinds[k].name, kinds[k].a,
-                     (unsigned long long)e->a, kinds[k].b, (unsigned long long)e->b);
+    int n = snprintf(line, sizeof line, "  #%llu %s %s=%llu %s=%llu\n", (unsigned long long)e->tick,
+                     kinds[k].name, kinds[k].a, (unsigned long long)e->a, kinds[k].b,
+                     (unsigned long long)e->b);
 
     if (n > 0) {
         (void)!write(fd, line, (size_t)n < sizeof line ? (size_t)n : sizeof line - 1);

@@ -1,6 +1,6 @@
-/* Key hashes by xxHash, FNV-1a, and CRC32C: ISA-L where the build has it, SSE4.2 or a table otherwise.
- * Short inputs take the SSE4.2 path even beside ISA-L: its call overhead is 12 ns against 5
- * (docs/design/dependencies.md section 6). */
+/* Key hashes by xxHash, FNV-1a, and CRC32C: ISA-L where the build has it, SSE4.2 or a table
+ * otherwise. Short inputs take the SSE4.2 path even beside ISA-L: its call overhead is 12 ns
+ * against 5 (docs/design/dependencies.md section 6). */
 #include "base/hash.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* Hashes. xxh3-64 for keys inside a process and on our disk (seed and version are part of the format);
- * FNV-1a 32 where the ring demands it. */
+/* Hashes. xxh3-64 for keys inside a process and on our disk (seed and version are part of the
+ * format); FNV-1a 32 where the ring demands it. */
 #ifndef OC_BASE_HASH_H
 #define OC_BASE_HASH_H
 

@@ -1,5 +1,5 @@
-/* Budgets, arenas, pools, block pools and growable buffers. Everything here is bounded and answers an
- * error instead of aborting; what is large is mapped once and reused. */
+/* Budgets, arenas, pools, block pools and growable buffers. Everything here is bounded and answers
+ * an error instead of aborting; what is large is mapped once and reused. */
 #include "base/mem.h"
 
 #include <malloc.h>

@@ -1,5 +1,5 @@
-/* Memory: arenas for one request, typed pools for long-lived objects, budgets for everything bounded,
- * and counted slices for payload bytes that pass between layers without being copied. */
+/* Memory: arenas for one request, typed pools for long-lived objects, budgets for everything
+ * bounded, and counted slices for payload bytes that pass between layers without being copied. */
 #ifndef OC_BASE_MEM_H
 #define OC_BASE_MEM_H
 
@@ -11,8 +11,9 @@
 #include "base/list.h"
 #include "base/span.h"
 
-/* Set the allocator up once at process start: mmap threshold 64 MiB and trim threshold 1 GiB. A page
- * fault costs 2 us on virtual machines (docs/design/dependencies.md), so large buffers stay mapped. */
+/* Set the allocator up once at process start: mmap threshold 64 MiB and trim threshold 1 GiB. A
+ * page fault costs 2 us on virtual machines (docs/design/dependencies.md), so large buffers stay
+ * mapped. */
 void oc_mem_init(void);
 
 /* ---- budget: a number of bytes that many threads share ---- */
@@ -99,8 +100,8 @@ struct oc_block {
 
 struct oc_blockpool;
 
-/* A pool of blocks of `block_bytes` (multiple of 4096), at most `max_bytes` of them in all. Grown on
- * demand; memory once taken is kept and reused. */
+/* A pool of blocks of `block_bytes` (multiple of 4096), at most `max_bytes` of them in all. Grown
+ * on demand; memory once taken is kept and reused. */
 struct oc_blockpool *oc_blockpool_new(size_t block_bytes, uint64_t max_bytes);
 void oc_blockpool_free(struct oc_blockpool *p); /* every block must be back */
 /* One reference held by the caller; NULL when the bound is reached. */
