@@ -41,13 +41,20 @@ static bool settles(const struct oc_cut *c, const struct oc_seg_header *h) {
            (c->boot_known && memcmp(h->boot_id, c->boot_id, sizeof c->boot_id) != 0);
 }
 
-/* Does this segment go on where the one before ended? Its header says where that was; without one,
+/* Where the log must have been when this segment took over. Its header says so; without one all
+ * that is sure is that it lies in front of the segment. */
+static struct oc_log_pos taken_over_at(uint32_t segment, const struct oc_seg_header *h) {
+    if (h != NULL && h->prev_segment != 0) {
+        return (struct oc_log_pos){h->prev_segment, (uint64_t)h->prev_end * 8};
+    }
+    return (struct oc_log_pos){segment, 0};
+}
+
+/* Does this segment go on where the one before ended? Without a header that says where that was,
  * ids without a gap and a complete segment before are the proof. */
 static bool follows(const struct oc_cut *c, uint32_t segment, const struct oc_seg_header *h) {
     if (h != NULL && h->prev_segment != 0) {
-        struct oc_log_pos prev = {h->prev_segment, (uint64_t)h->prev_end * 8};
-
-        return oc_log_pos_compare(prev, c->any ? c->end : c->durable) <= 0;
+        return oc_log_pos_compare(taken_over_at(segment, h), c->any ? c->end : c->durable) <= 0;
     }
     if (c->any) {
         return c->complete && segment - c->segment == 1;
@@ -67,7 +74,7 @@ void oc_cut_segment(struct oc_cut *c, uint32_t segment, const struct oc_seg_head
         c->has_cut = false;
         gap = false;
     } else if (!first && gap) {
-        lost(c, c->end, start);
+        lost(c, c->end, taken_over_at(segment, h));
     }
     if (h != NULL) {
         c->boot_known = true;
@@ -79,7 +86,7 @@ void oc_cut_segment(struct oc_cut *c, uint32_t segment, const struct oc_seg_head
     c->segment = segment;
     c->end = start;
     if (first && gap) {
-        lost(c, c->durable, start); /* a whole segment between is missing */
+        lost(c, c->durable, taken_over_at(segment, h)); /* what lay between is missing */
     }
     if (h == NULL) {
         lost(c, start, (struct oc_log_pos){segment, OC_SEG_HEADER_BYTES});

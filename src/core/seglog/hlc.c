@@ -93,9 +93,9 @@ int oc_clock_decode(struct oc_span file, struct oc_clock_slot *ret) {
     for (uint64_t i = 0; i < 2; i++) {
         struct oc_clock_slot slot;
 
-        if (slot_decode(file, oc_clock_slot_offset(i), &slot)) {
-            best.sequence = any ? greater(best.sequence, slot.sequence) : slot.sequence;
-            best.ceiling = greater(best.ceiling, slot.ceiling);
+        if (slot_decode(file, oc_clock_slot_offset(i), &slot) &&
+            (!any || slot.sequence > best.sequence)) {
+            best = slot;
             any = true;
         }
     }

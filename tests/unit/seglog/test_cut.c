@@ -79,6 +79,8 @@ static const struct cut_case cases[] = {
     {"behind a poisoned segment, torn", "S1a f200-300 e4096 S2a! f100-110 e100", "2:100"},
     {"flag behind a gap of ids", "S1a e4096 S9a! e100", "-"},
     {"flag on the first segment", "S1a! f200-300 e4096", "1:200"},
+    {"flag, then a segment without footer", "S1a e400 S2a! e100 S3a e100", "2:100"},
+
     /* a header that says where the log was */
     {"goes on where the one before ended", "S1a e4096 S2a<1:4096 e100", "-"},
     {"the end of the one before is missing", "S1a e4000 S2a<1:4096 e100", "1:4000"},
@@ -89,8 +91,14 @@ static const struct cut_case cases[] = {
     {"the one before is not there", "D1:4000 S3a<1:4096 e100", "1:4000"},
     {"the very first is not there", "S2a<1:4096 e100", "0:0"},
     {"a segment between is not there", "D1:4096 S5a<3:800 e100", "1:4096"},
-
-    {"flag, then a segment without footer", "S1a e400 S2a! e100 S3a e100", "2:100"},
+    {"flip in the last record, durable", "D1:4096 S1a f4000-4096 e4000 S2a<1:4096 e100", "-"},
+    {"flip in the last record, not durable", "D1:400 S1a f4000-4096 e4000 S2a<1:4096 e9", "1:4000"},
+    {"unreadable header before the mark", "D2:800 S1a e400 S2? e64 S3a<2:800 e100", "-"},
+    {"unreadable header over the mark", "D2:800 S1a e400 S2? e64 S3a<2:880 e100", "2:800"},
+    {"given up by a later one", "S1a e4096 S3a<1:400 e100", "-"},
+    {"says less, but a fault is in front", "S1a f200-300 e4096 S2a<1:4096 e100", "1:200"},
+    {"same kernel, the end is missing", "S1r e4000 S2r<1:4096 e100", "-"},
+    {"another kernel took over", "S1a e4000 S2b<1:4096 e100", "-"},
 };
 
 static void feed(struct oc_cut *c, const char *word) {
