@@ -93,10 +93,7 @@ int oc_err_from_errno(int errnum) {
 }
 
 const char *oc_err_name(int code) {
-    int i = code > 0 ? code : -code;
+    unsigned i = code > 0 ? (unsigned)code : 0u - (unsigned)code;
 
-    if (i >= (int)(sizeof err_names / sizeof err_names[0])) {
-        return "UNKNOWN";
-    }
-    return err_names[i];
+    return i < sizeof err_names / sizeof err_names[0] ? err_names[i] : "UNKNOWN";
 }
