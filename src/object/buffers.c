@@ -1,0 +1,121 @@
+/* Buffers and jobs that are not there at once. A bounded list of waiters per worker is served first
+ * come, first served at the end of each turn and, as buffers also come back on other threads, by a
+ * timer that runs only while somebody waits. */
+#include "object/internal.h"
+
+#define RETRY_MS 5
+
+static void timer_fired(struct oc_timer *timer) {
+    oc_svc_buffers_turn(OC_CONTAINER(timer, struct oc_svc_worker, timer));
+}
+
+void oc_svc_buffers_init(struct oc_svc_worker *w) {
+    for (int size = 0; size < OC_SVC_BLOCKS; size++) {
+        oc_list_init(&w->waiting[size]);
+    }
+    oc_list_init(&w->refused);
+    oc_timer_init(&w->timer, w->loop, timer_fired);
+}
+
+void oc_svc_buffers_done(struct oc_svc_worker *w) {
+    OC_CHECK(w->waiting_count == 0 && oc_list_empty(&w->refused));
+    oc_timer_done(&w->timer);
+}
+
+static bool somebody_waits(const struct oc_svc_worker *w) {
+    return w->waiting_count > 0 || !oc_list_empty(&w->refused);
+}
+
+/* Without the timer (out of memory for it) the turns themselves are what serves. */
+static void want_timer(struct oc_svc_worker *w) {
+    if (!oc_timer_running(&w->timer)) {
+        (void)OC_COUNT(oc_timer_start(&w->timer, RETRY_MS, RETRY_MS) == 0);
+    }
+}
+
+struct oc_block *oc_svc_block_get(struct oc_svc_worker *w, enum oc_svc_block size) {
+    if (!oc_list_empty(&w->waiting[size])) {
+        return NULL;
+    }
+    return oc_block_get(w->svc->pools[size]);
+}
+
+int oc_svc_wait(struct oc_svc_worker *w, struct oc_svc_waiter *waiter, enum oc_svc_block size) {
+    if (w->waiting_count >= w->svc->cfg.max_waiters) {
+        oc_svc_count(w->svc, OC_SVC_X_buffer_refused, 1);
+        return OC_E_EXHAUSTED;
+    }
+    oc_svc_count(w->svc, OC_SVC_X_buffer_waits, 1);
+    waiter->size = size;
+    waiter->deadline_ns = oc_loop_now(w->loop).mono_ns + w->svc->cfg.wait_ms * OC_NS_PER_MS;
+    oc_list_push_back(&w->waiting[size], &waiter->link);
+    w->waiting_count++;
+    oc_svc_count(w->svc, OC_SVC_X_buffer_waiting, 1);
+    want_timer(w);
+    return 0;
+}
+
+void oc_svc_wait_cancel(struct oc_svc_worker *w, struct oc_svc_waiter *waiter) {
+    if (!oc_list_empty(&waiter->link)) {
+        oc_list_remove(&waiter->link);
+        w->waiting_count--;
+        oc_svc_count(w->svc, OC_SVC_X_buffer_waiting, -1);
+    }
+}
+
+void oc_svc_submit(struct oc_svc_worker *w, struct oc_movers *movers, struct oc_svc_task *task) {
+    task->movers = movers;
+    if (!oc_list_empty(&w->refused) || oc_movers_submit(movers, w->loop, &task->job) != 0) {
+        oc_list_push_back(&w->refused, &task->link);
+        want_timer(w);
+    }
+}
+
+static void submit_refused(struct oc_svc_worker *w) {
+    struct oc_list *first;
+
+    while ((first = oc_list_pop_front(&w->refused)) != NULL) {
+        struct oc_svc_task *task = OC_CONTAINER(first, struct oc_svc_task, link);
+
+        if (oc_movers_submit(task->movers, w->loop, &task->job) != 0) {
+            oc_list_push_front(&w->refused, &task->link);
+            return;
+        }
+    }
+}
+
+/* A waiter may begin to wait anew when it is served: whoever joins meanwhile is left for the next
+ * turn. */
+static void serve(struct oc_svc_worker *w, enum oc_svc_block size, uint64_t now_ns) {
+    for (size_t n = w->waiting_count; n > 0 && !oc_list_empty(&w->waiting[size]); n--) {
+        struct oc_svc_waiter *waiter =
+            OC_CONTAINER(w->waiting[size].next, struct oc_svc_waiter, link);
+        struct oc_block *block = oc_block_get(w->svc->pools[size]);
+
+        if (block != NULL) {
+            oc_svc_wait_cancel(w, waiter);
+            waiter->got(waiter, block);
+        } else if (now_ns >= waiter->deadline_ns) {
+            /* In order of arrival and all with one patience, so the first is the one that is due.
+             */
+            oc_svc_wait_cancel(w, waiter);
+            oc_svc_count(w->svc, OC_SVC_X_buffer_refused, 1);
+            waiter->gave_up(waiter);
+        } else {
+            return;
+        }
+    }
+}
+
+void oc_svc_buffers_turn(struct oc_svc_worker *w) {
+    if (!somebody_waits(w)) {
+        return;
+    }
+    submit_refused(w);
+    for (int size = 0; size < OC_SVC_BLOCKS; size++) {
+        serve(w, (enum oc_svc_block)size, oc_loop_now(w->loop).mono_ns);
+    }
+    if (!somebody_waits(w)) {
+        oc_timer_stop(&w->timer);
+    }
+}
