@@ -331,7 +331,8 @@ static bool take_entry(struct oc_span *s, struct oc_keydelta *key, struct entry_
             return false;
         }
     }
-    if (!oc_keydelta_take(key, s, false) || (kind == OC_REC_PUT && object_len > OC_INLINE_MAX)) {
+    if (!oc_keydelta_take(key, s, false) ||
+        object_len > (kind == OC_REC_PUT ? OC_INLINE_MAX : OC_FILE_LEN_MAX)) {
         return false;
     }
     uint64_t value_len = oc_rec_value_len((enum oc_rec_kind)kind, object_len);

@@ -41,6 +41,7 @@
 #define OC_CHUNK_BYTES        262144u /* value bytes per chunk of a value file */
 #define OC_INLINE_MAX         262144u /* largest value stored as one record */
 #define OC_KEY_MAX            65535u
+#define OC_FILE_LEN_MAX       ((UINT64_C(1) << 48) - 1) /* what an index entry can tell of */
 #define OC_VALUE_CRC_MASK     0x6f637643u /* so that zeros are not the checksum of nothing */
 #define OC_REC_TOTAL_MAX      (OC_REC_HEADER_BYTES + OC_KEY_MAX + OC_INLINE_MAX + 7u)
 
@@ -153,8 +154,8 @@ static inline uint64_t oc_rec_value_len(enum oc_rec_kind kind, uint64_t object_l
 }
 
 /* What a record may look like: PUT, FILE and TOMBSTONE have a key of 1 to OC_KEY_MAX bytes, MARK
- * none; object_len is at most OC_INLINE_MAX for PUT and 0 for TOMBSTONE and MARK, which never
- * expire.
+ * none; object_len is at most OC_INLINE_MAX for PUT, OC_FILE_LEN_MAX for FILE and 0 for TOMBSTONE
+ * and MARK, which never expire.
  *
  * Write header and key (not the value) to dst, which has OC_REC_HEADER_BYTES + key.len bytes. Of
  * `r` kind, key, version, object_len and expires_at_s count; value_crc for PUT only: of the other

@@ -16,7 +16,7 @@ static bool fields_ok(unsigned kind, uint64_t key_len, uint64_t object_len, uint
     case OC_REC_PUT:
         return key_len >= 1 && key_len <= OC_KEY_MAX && object_len <= OC_INLINE_MAX;
     case OC_REC_FILE:
-        return key_len >= 1 && key_len <= OC_KEY_MAX;
+        return key_len >= 1 && key_len <= OC_KEY_MAX && object_len <= OC_FILE_LEN_MAX;
     case OC_REC_TOMBSTONE:
         return key_len >= 1 && key_len <= OC_KEY_MAX && object_len == 0 && expires_at_s == 0;
     case OC_REC_MARK:

@@ -283,7 +283,7 @@ static struct oc_record draw(struct expected *x, uint64_t *offset) {
     }
     r = put_record(oc_span(x->key, key_len), OC_SPAN_EMPTY, oc_rng_next(&x->rng));
     r.kind = (enum oc_rec_kind)kind;
-    r.object_len = oc_rng_next(&x->rng) >> (kind == OC_REC_PUT ? 46 : 1);
+    r.object_len = oc_rng_next(&x->rng) >> (kind == OC_REC_PUT ? 46 : 16);
     r.expires_at_s = oc_rng_below(&x->rng, 2) == 0 ? 0 : (uint32_t)oc_rng_next(&x->rng) | 1;
     if (kind == OC_REC_TOMBSTONE) {
         r.object_len = r.expires_at_s = 0;
