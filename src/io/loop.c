@@ -83,7 +83,8 @@ int oc_loop_new(struct oc_loop **ret, struct oc_error *err) {
     oc_list_init(&loop->connects);
     oc_list_init(&loop->signals);
     loop->now = oc_now_real();
-    loop->read_buffer = malloc(OC_LOOP_READ_BYTES);
+    /* On a page: the kernel copies to unaligned memory at half the speed. */
+    loop->read_buffer = aligned_alloc(4096, OC_LOOP_READ_BYTES);
     int rc = loop->read_buffer != NULL
                  ? open_descriptors(loop, err)
                  : oc_error_set(err, OC_E_EXHAUSTED, "cannot create an event loop: out of memory");
@@ -282,7 +283,8 @@ static void turn(struct oc_loop *loop) {
 static bool anything_left(struct oc_loop *loop) {
     return !oc_list_empty(&loop->tcps) || !oc_list_empty(&loop->listeners) ||
            !oc_list_empty(&loop->connects) || !oc_list_empty(&loop->signals) ||
-           !oc_list_empty(&loop->deferred) || uv_loop_alive(&loop->uv) != 0 || has_mail(loop);
+           !oc_list_empty(&loop->deferred) || loop->reads > 0 || uv_loop_alive(&loop->uv) != 0 ||
+           has_mail(loop);
 }
 
 void oc_loop_run(struct oc_loop *loop) {

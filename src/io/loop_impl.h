@@ -57,6 +57,8 @@ struct oc_loop {
     struct oc_list connects;
     struct oc_list signals;
 
+    size_t reads; /* of areads, under way */
+
     struct oc_timer **heap; /* by due_ns, seq */
     size_t heap_len;
     size_t heap_cap;

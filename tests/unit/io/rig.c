@@ -21,6 +21,11 @@ void rig_init(struct rig *rig) {
 
     memset(rig, 0, sizeof *rig);
     assert_int_equal(oc_loop_new(&rig->loop, &err), 0);
+    rig_guard(rig);
+}
+
+void rig_guard(struct rig *rig) {
+    rig->timed_out = false;
     oc_timer_init(&rig->guard, rig->loop, guard_fired);
 }
 

@@ -25,6 +25,7 @@ struct rig {
 };
 
 void rig_init(struct rig *rig);
+void rig_guard(struct rig *rig); /* as rig_init, for a loop that is there already */
 /* Runs the loop until it is stopped; fails the test when that takes longer than the deadline. */
 void rig_run(struct rig *rig);
 void rig_done(struct rig *rig);
