@@ -1,7 +1,7 @@
 /* Drives segment footers: exact bytes, every flipped bit, every truncation, the 2 % rule. */
 #include "seglog_test.h"
 
-/* From an implementation of footer.c's description in another language: PUT "key" of 8000 bytes at
+/* Printed by vectors.py: PUT "key" of 8000 bytes at
  * 64, MARK (7, 64) at 8104, TOMBSTONE "kez" at 8152, records end at 8192. One copy; the file has
  * two. */
 static const uint8_t copy_vector[96] = {
