@@ -44,7 +44,8 @@ void oc_cut_segment(struct oc_cut *c, uint32_t segment, const struct oc_seg_head
  * are no fault. */
 void oc_cut_fault(struct oc_cut *c, uint64_t offset, uint64_t end_offset);
 /* The last good record ends at end_offset. `complete`: a valid footer says that no record is
- * missing behind it. Without one, a following segment means that some may be. */
+ * missing behind it. Whether one is missing is told by the next segment's header (prev_segment,
+ * prev_end); only where that says nothing does `complete` count. */
 void oc_cut_segment_end(struct oc_cut *c, uint64_t end_offset, bool complete);
 /* True when the log must be cut: everything at and behind *ret goes. A segment cut at or in front
  * of its first record goes as a whole. */
