@@ -3,7 +3,7 @@
  *     oc_log(OC_LOG_INFO, "listening", OC_F_STR("addr", addr), OC_F_U64("workers", n));
  *
  *     2026-01-31T12:00:00.123Z INFO listening addr=127.0.0.1:9000 workers=2
- *     {"ts":"2026-01-31T12:00:00.123Z","level":"info","msg":"listening","addr":"127.0.0.1:9000","workers":2}
+ *     {"ts":"2026-01-31T12:00:00.123Z","level":"info","msg":"listening","addr":"…","workers":2}
  *
  * A line is one write() of at most OC_LOG_LINE_MAX bytes, so lines of several threads or processes
  * never mix, not even on a pipe. What does not fit is cut and marked (truncated=true). Values come
