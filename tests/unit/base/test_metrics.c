@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/hist.h"
 #include "base/metrics.h"
+#include "base/metrics_int.h"
 #include "base/rng.h"
 
 static const char *const methods[] = {"get", "put"};
@@ -171,6 +172,11 @@ static void test_threads(void **state) {
         assert_int_equal(pthread_create(&threads[0], NULL, count_thread, m), 0);
         assert_int_equal(pthread_join(threads[0], NULL), 0);
     }
+    size_t cells = 0;
+    for (const struct oc_metric_cells *c = m->cells; c != NULL; c = c->next) {
+        cells++;
+    }
+    assert_in_range(cells, 1, THREADS);
     assert_int_equal(oc_metrics_value(m, M_calls, 0), 2 * THREADS * ROUNDS);
     assert_int_equal(oc_metrics_value(m, M_time, 1), 2 * THREADS * ROUNDS);
     assert_int_equal(oc_metrics_value(m, M_open, 0), 0);

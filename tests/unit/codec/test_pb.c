@@ -347,6 +347,8 @@ static void test_stream_refuses(void **state) {
             }
             r = r == 0 ? oc_pb_stream_finish(&s) : r;
             assert_int_equal(r, OC_E_INVALID);
+            /* A length that the message cannot hold is refused before anybody makes room for it. */
+            assert_null(strchr(rec.text, '['));
         }
     }
     oc_pb_stream_done(&s);
