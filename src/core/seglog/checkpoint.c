@@ -15,7 +15,7 @@
 #include "core/seglog/keydelta.h"
 #include "core/seglog/varint.h"
 
-#define BLOCK_HEADER_BYTES 32u
+#define BLOCK_HEADER_BYTES OC_CKPT_BLOCK_HEADER
 #define TRAILER_BLOCK      1u /* block_header.flags */
 
 /* The control byte of an entry. */
@@ -296,6 +296,22 @@ static int block_open(struct oc_span bytes, const struct oc_ckpt_header *h, uint
         return OC_E_DATA_LOSS;
     }
     *ret = b;
+    return OC_OK;
+}
+
+int oc_ckpt_block_peek(struct oc_span bytes, size_t *block_bytes, uint32_t *shard, bool *last) {
+    struct block_header b;
+
+    if (bytes.len < sizeof b) {
+        return OC_E_DATA_LOSS;
+    }
+    memcpy(&b, bytes.p, sizeof b);
+    if (b.block_bytes < BLOCK_HEADER_BYTES || b.block_bytes > OC_CKPT_BLOCK_MAX) {
+        return OC_E_DATA_LOSS;
+    }
+    *block_bytes = b.block_bytes;
+    *shard = b.shard;
+    *last = (b.flags & TRAILER_BLOCK) != 0;
     return OC_OK;
 }
 

@@ -247,6 +247,7 @@ struct oc_ckpt_header {
 static_assert(sizeof(struct oc_ckpt_header) == 72, "disk layout");
 #define OC_CKPT_HEADER_BYTES 72u
 #define OC_CKPT_BLOCK_MAX    262144u /* bytes, header and padding included */
+#define OC_CKPT_BLOCK_HEADER 32u     /* bytes */
 
 struct oc_ckpt_entry {
     struct oc_span key;
@@ -282,6 +283,9 @@ void oc_ckpt_writer_free(struct oc_ckpt_writer *w);
 /* Of the file's first OC_CKPT_HEADER_BYTES; the first block follows. Errors as
  * oc_seg_header_decode. */
 int oc_ckpt_header_decode(struct oc_span bytes, struct oc_ckpt_header *ret, struct oc_error *err);
+/* How long the block is that begins with these OC_CKPT_BLOCK_HEADER bytes, and whose: for passing
+ * over blocks. Nothing is verified but that the length can be one; OC_E_DATA_LOSS otherwise. */
+int oc_ckpt_block_peek(struct oc_span bytes, size_t *block_bytes, uint32_t *shard, bool *last);
 /* Reader of one block at `bytes` (as many as are at hand). 0: *used bytes were a valid block of
  * `shard` and each entry was passed to `each` (NULL: only verify); a trailer block sets *last.
  * OC_AGAIN with *need (at most OC_CKPT_BLOCK_MAX). OC_E_DATA_LOSS. Blocks are independent of each

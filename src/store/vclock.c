@@ -1,0 +1,218 @@
+/* Versions and time.
+ *
+ * The file CLOCK holds the ceiling of versions (core/seglog/hlc.h) and, behind each of its slots,
+ * what is known of time: after a start that found the ceiling above the wall clock, versions run
+ * ahead of it for up to a minute. Expiry must not, or objects would die early; so the highest wall
+ * clock seen is kept beside the ceiling, and the newest version counts as a clock reading only if
+ * it is none of those that ran ahead. */
+#include <string.h>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/plant.h"
+#include "store/seglog.h"
+
+#define TIME_MAGIC UINT64_C(0x31454d4954434f) /* "OCTIME1" */
+#define TIME_AT    64u                        /* behind the start of a slot */
+#define AHEAD_SLACK_US                                                                             \
+    UINT64_C(1000000) /* versions given while ahead count up, 256 a microsecond */
+
+struct time_slot {
+    uint64_t magic;
+    uint64_t sequence;
+    uint64_t wall_us;      /* the highest wall clock seen */
+    uint64_t jump_version; /* 0, or where versions that are ahead of the wall clock begin */
+    uint32_t zero;
+    uint32_t crc;
+};
+static_assert(sizeof(struct time_slot) == 40, "disk layout");
+
+#define FILE_BYTES (OC_CLOCK_STRIDE + TIME_AT + sizeof(struct time_slot))
+
+static uint64_t us_of_version(uint64_t version) {
+    return version >> 8;
+}
+
+static void time_seen(struct oc_seglog *log, uint64_t wall_us) {
+    uint64_t seen = atomic_load_explicit(&log->time_us, memory_order_relaxed);
+
+    while (seen < wall_us &&
+           !atomic_compare_exchange_weak_explicit(&log->time_us, &seen, wall_us,
+                                                  memory_order_relaxed, memory_order_relaxed)) {
+    }
+}
+
+uint32_t oc_vclock_time_s(struct oc_seglog *log, const struct oc_now *now) {
+    time_seen(log, now->wall_ns / OC_NS_PER_US);
+    uint64_t s = atomic_load_explicit(&log->time_us, memory_order_relaxed) / 1000000;
+
+    return s < UINT32_MAX ? (uint32_t)s : UINT32_MAX;
+}
+
+/* clock_mu held. Makes `ceiling` durable. */
+static int write_clock(struct oc_seglog *log, uint64_t ceiling, struct oc_error *err) {
+    uint8_t bytes[TIME_AT + sizeof(struct time_slot)] = {0};
+    struct oc_clock_slot slot = {.sequence = log->clock_sequence + 1, .ceiling = ceiling};
+    struct time_slot t = {.magic = TIME_MAGIC,
+                          .sequence = slot.sequence,
+                          .wall_us = atomic_load(&log->time_us),
+                          .jump_version = log->jump_version};
+    struct iovec iov = {bytes, sizeof bytes};
+
+    oc_clock_slot_encode(bytes, &slot);
+    t.crc = oc_crc32c(0, &t, offsetof(struct time_slot, crc));
+    memcpy(bytes + TIME_AT, &t, sizeof t);
+    int rc = log->disk->pwritev(log->clock_file, &iov, 1, oc_clock_slot_offset(slot.sequence), err);
+    if (rc == 0) {
+        rc = log->disk->sync(log->clock_file, err);
+    }
+    if (rc == 0) {
+        log->clock_sequence = slot.sequence;
+    }
+    return rc;
+}
+
+/* The newest of the time slots; zero when there is none. */
+static struct time_slot read_time(struct oc_span file) {
+    struct time_slot best = {0};
+
+    for (uint64_t i = 0; i < 2; i++) {
+        uint64_t at = oc_clock_slot_offset(i) + TIME_AT;
+        struct time_slot t;
+
+        if (file.len < at + sizeof t) {
+            continue;
+        }
+        memcpy(&t, file.p + at, sizeof t);
+        if (t.magic == TIME_MAGIC && t.crc == oc_crc32c(0, &t, offsetof(struct time_slot, crc)) &&
+            t.sequence > best.sequence) {
+            best = t;
+        }
+    }
+    return best;
+}
+
+static int read_clock(struct oc_seglog *log, struct oc_clock_slot *slot, struct time_slot *t,
+                      struct oc_error *err) {
+    uint8_t bytes[FILE_BYTES];
+    int64_t n = log->disk->pread(log->clock_file, bytes, sizeof bytes, 0, false, err);
+
+    if (n < 0) {
+        return (int)n;
+    }
+    *slot = (struct oc_clock_slot){0};
+    if (n > 0 && oc_clock_decode(oc_span(bytes, (size_t)n), slot) != 0) {
+        /* Both slots are gone: only the log says which versions were given. */
+        (void)OC_COUNT(n == 0);
+    }
+    *t = read_time(oc_span(bytes, (size_t)n));
+    return 0;
+}
+
+/* From what earlier processes left: how late it was at least. */
+static void restore_time(struct oc_seglog *log, const struct time_slot *t,
+                         uint64_t newest_version) {
+    time_seen(log, t->wall_us);
+    uint64_t newest_us = us_of_version(newest_version);
+    bool ahead =
+        t->jump_version != 0 && newest_us <= us_of_version(t->jump_version) + AHEAD_SLACK_US;
+
+    if (!ahead) {
+        time_seen(log, newest_us);
+    }
+}
+
+int oc_vclock_open(struct oc_seglog *log, uint64_t newest_version, struct oc_error *err) {
+    struct oc_now now = oc_clock_now(log->cfg.clock);
+    struct oc_clock_slot slot;
+    struct time_slot t;
+    const struct oc_disk *disk = log->disk;
+    int rc = disk->open(disk->ctx, "CLOCK", OC_OPEN_CREATE, &log->clock_file, err);
+
+    if (rc != 0) {
+        return rc;
+    }
+    pthread_mutex_lock(&log->clock_mu);
+    rc = read_clock(log, &slot, &t, err);
+    if (rc == 0) {
+        restore_time(log, &t, newest_version);
+        log->clock_sequence = slot.sequence > t.sequence ? slot.sequence : t.sequence;
+        oc_hlc_resume(&log->hlc, slot.ceiling);
+        oc_hlc_see(&log->hlc, newest_version);
+        log->last_written = newest_version;
+        (void)oc_vclock_time_s(log, &now);
+        log->jump_version = log->hlc.last > oc_hlc_at(now.wall_ns) ? log->hlc.last : 0;
+        /* Distinct for every start, whatever the seed: salts and file ids are never repeated. */
+        oc_rng_init(&log->rng, log->cfg.seed ^ (log->hlc.last * UINT64_C(0x9e3779b97f4a7c15)));
+        atomic_store(&log->next_file, log->hlc.last > oc_hlc_at(now.wall_ns)
+                                          ? log->hlc.last
+                                          : oc_hlc_at(now.wall_ns));
+        uint64_t ceiling = oc_hlc_new_ceiling(&log->hlc, now.wall_ns);
+        rc = write_clock(log, ceiling, err);
+        if (rc == 0) {
+            oc_hlc_raise(&log->hlc, ceiling);
+        }
+    }
+    pthread_mutex_unlock(&log->clock_mu);
+    if (rc == 0 && !OC_PLANT(LOST_RENAME)) {
+        rc = disk->sync_dir(disk->ctx, "", err);
+    }
+    return rc;
+}
+
+void oc_vclock_close(struct oc_seglog *log, bool clean) {
+    if (log->clock_file == NULL) {
+        return;
+    }
+    if (clean) {
+        pthread_mutex_lock(&log->clock_mu);
+        log->jump_version = 0;
+        /* Failing leaves the higher ceiling: the next start only skips some versions. */
+        (void)write_clock(log, log->hlc.last, NULL);
+        pthread_mutex_unlock(&log->clock_mu);
+    }
+    log->disk->close(OC_TAKE(log->clock_file));
+}
+
+int oc_vclock_next(struct oc_seglog *log, uint64_t *ret) {
+    int rc = oc_hlc_next(&log->hlc, log->now.wall_ns, ret);
+
+    if (rc != OC_AGAIN) {
+        return rc;
+    }
+    uint64_t ceiling = oc_hlc_new_ceiling(&log->hlc, log->now.wall_ns);
+
+    pthread_mutex_lock(&log->clock_mu);
+    rc = write_clock(log, ceiling, NULL);
+    pthread_mutex_unlock(&log->clock_mu);
+    if (rc != 0) {
+        oc_n_add(&log->n.write_failures, 1);
+        return OC_E_UNAVAILABLE;
+    }
+    oc_hlc_raise(&log->hlc, ceiling);
+    rc = oc_hlc_next(&log->hlc, log->now.wall_ns, ret);
+    return OC_COUNT(rc == 0) ? 0 : OC_E_INTERNAL;
+}
+
+void oc_vclock_tick(struct oc_seglog *log) {
+    struct oc_now now = oc_clock_now(log->cfg.clock);
+
+    (void)oc_vclock_time_s(log, &now);
+    pthread_mutex_lock(&log->append_mu);
+    bool wanted = oc_hlc_wants_ceiling(&log->hlc, now.wall_ns);
+    uint64_t ceiling = wanted ? oc_hlc_new_ceiling(&log->hlc, now.wall_ns) : 0;
+    pthread_mutex_unlock(&log->append_mu);
+    if (!wanted) {
+        return;
+    }
+    pthread_mutex_lock(&log->clock_mu);
+    int rc = write_clock(log, ceiling, NULL);
+    pthread_mutex_unlock(&log->clock_mu);
+    if (rc != 0) {
+        oc_n_add(&log->n.write_failures, 1); /* tried again by the next tick, or when needed */
+        return;
+    }
+    pthread_mutex_lock(&log->append_mu);
+    oc_hlc_raise(&log->hlc, ceiling);
+    pthread_mutex_unlock(&log->append_mu);
+}
