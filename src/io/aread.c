@@ -9,6 +9,9 @@
 
 #define AREAD_MAGIC 0x44415241u /* "ARAD" */
 #define DEPTH_MAX   4096
+/* The kernel copies what io_uring read from the page cache on the loop's thread. Above this that
+ * would hold up the loop for longer than handing the read to a mover costs. */
+#define URING_READ_MAX ((size_t)64 * 1024)
 
 void oc_aread_finish(struct oc_aread *a, struct oc_aread_req *req) {
     OC_CHECK(a->under_way > 0 && a->loop->reads > 0);
@@ -87,7 +90,7 @@ int oc_aread_submit(struct oc_aread *a, struct oc_aread_req *req) {
     req->got_bytes = 0;
     req->retries = 0;
     oc_list_init(&req->link);
-    if (a->uring != NULL && !oc_uring_broken(a->uring)) {
+    if (a->uring != NULL && req->len_bytes <= URING_READ_MAX && !oc_uring_broken(a->uring)) {
         oc_uring_submit(a->uring, req);
     } else {
         int rc = oc_aread_by_mover(a, req);

@@ -51,7 +51,7 @@ void oc_aread_free(struct oc_aread *a);
  * way, or the movers' queue is full; OC_E_CANCELLED: the loop is stopping. Then nothing was taken.
  */
 int oc_aread_submit(struct oc_aread *a, struct oc_aread_req *req);
-/* "io_uring" or "movers". */
+/* How short reads are made: "io_uring" or "movers". */
 const char *oc_aread_name(const struct oc_aread *a);
 
 #endif

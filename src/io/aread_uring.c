@@ -15,8 +15,6 @@
 
 #include "base/check.h"
 
-/* The length of one request is 32 bits, and the kernel reads at most 2 GiB - 4 KiB at once. */
-#define READ_MAX ((size_t)1 << 30)
 /* EINTR and EAGAIN for one read, so often in a row: it will not do any more. */
 #define RETRIES_MAX 1000
 
@@ -98,9 +96,9 @@ static void prepare(struct oc_uring *u) {
         }
         struct oc_list *link = oc_list_pop_front(&u->unsent);
         struct oc_aread_req *req = OC_CONTAINER(link, struct oc_aread_req, link);
-        size_t left = req->len_bytes - req->got_bytes;
+        /* The length fits: reads here are short, see aread.c. */
         io_uring_prep_read(sqe, oc_disk_posix_fd(req->file), (uint8_t *)req->dst + req->got_bytes,
-                           (unsigned)(left < READ_MAX ? left : READ_MAX),
+                           (unsigned)(req->len_bytes - req->got_bytes),
                            req->offset + req->got_bytes);
         io_uring_sqe_set_data(sqe, req);
         oc_list_push_back(&u->prepared, link);

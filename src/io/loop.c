@@ -248,8 +248,9 @@ static int sleep_ms(struct oc_loop *loop) {
 
 static int wait_events(struct oc_loop *loop) {
     int ms = sleep_ms(loop);
+    bool sleep = ms != 0;
 
-    if (ms != 0) {
+    if (sleep) {
         atomic_store(&loop->asleep, true);
         /* What came between the look above and this store saw no sleeper and woke nobody. */
         if (has_mail(loop) || (!loop->closing && atomic_load(&loop->stop))) {
@@ -257,8 +258,10 @@ static int wait_events(struct oc_loop *loop) {
         }
     }
     int n = epoll_wait(loop->epoll_fd, loop->events, OC_LOOP_EVENTS, ms);
-    atomic_store(&loop->asleep, false);
     OC_CHECK(n >= 0 || errno == EINTR);
+    if (sleep) {
+        atomic_store(&loop->asleep, false);
+    }
     loop->again = false;
     return n;
 }
