@@ -76,26 +76,17 @@ static unsigned heads32_below(const uint32_t *heads, unsigned n, uint32_t head) 
     return (unsigned)(p - heads) + (n == 1 && *p < head);
 }
 
-unsigned oc_inner_child(const struct oc_index *ix, const struct oc_inner *n, struct oc_span key) {
-    unsigned low;
-    unsigned high;
-    uint64_t head;
+/* -1, 0, 1: the first `len` bytes of the key against those of the separator, which has as many. */
+static int compare_start(const struct oc_index *ix, struct oc_span key, uint32_t separator,
+                         size_t len) {
+    struct oc_span start = oc_span(key.p, key.len < len ? key.len : len);
 
-    if (n->prefix_len > 0) {
-        struct oc_span first = oc_separator_span(ix, n->separators[0]);
-        struct oc_span start = oc_span(key.p, key.len < n->prefix_len ? key.len : n->prefix_len);
-        int c = oc_span_compare(start, oc_span(first.p, n->prefix_len));
+    return oc_span_compare(start, oc_span(oc_separator_at(ix, separator)->bytes, len));
+}
 
-        if (c != 0) {
-            return c < 0 ? 0 : n->n;
-        }
-    }
-    head = oc_head64(key, n->prefix_len);
-    low = heads64_below(n->heads, n->n, head);
-    for (high = low; high < n->n && n->heads[high] == head;) {
-        high++;
-    }
-    /* Among equal heads the bytes decide: the first separator > key. */
+/* The number of separators in [low, high) that are <= key, plus low: by their bytes. */
+static unsigned child_by_bytes(const struct oc_index *ix, const struct oc_inner *n,
+                               struct oc_span key, unsigned low, unsigned high) {
     while (low < high) {
         unsigned mid = (low + high) / 2;
 
@@ -106,6 +97,71 @@ unsigned oc_inner_child(const struct oc_index *ix, const struct oc_inner *n, str
         }
     }
     return low;
+}
+
+/* The end of the run of equal heads (or tails) that begins at `low`. */
+static unsigned run_end(const uint64_t *heads, unsigned low, unsigned n) {
+    return heads[low] == UINT64_MAX ? n : low + heads64_below(heads + low, n - low, heads[low] + 1);
+}
+
+/* The same in a run of equal heads: by their tails first. */
+static unsigned child_in_run(const struct oc_index *ix, const struct oc_inner *n,
+                             struct oc_span key, unsigned low, unsigned high) {
+    size_t skip = n->skips[low];
+    uint64_t tail;
+    unsigned at;
+    int c = compare_start(ix, key, n->separators[low], skip);
+
+    if (c != 0) {
+        return c < 0 ? low : high;
+    }
+    tail = oc_head64(key, skip);
+    at = low + heads64_below(n->tails + low, high - low, tail);
+    if (at == high || n->tails[at] != tail) {
+        return at;
+    }
+    return child_by_bytes(ix, n, key, at, run_end(n->tails, at, high));
+}
+
+unsigned oc_inner_child(const struct oc_index *ix, const struct oc_inner *n, struct oc_span key) {
+    unsigned low;
+    unsigned high;
+    uint64_t head;
+
+    if (n->prefix_len > 0) {
+        int c = compare_start(ix, key, n->separators[0], n->prefix_len);
+
+        if (c != 0) {
+            return c < 0 ? 0 : n->n;
+        }
+    }
+    head = oc_head64(key, n->prefix_len);
+    low = heads64_below(n->heads, n->n, head);
+    if (low == n->n || n->heads[low] != head) {
+        return low;
+    }
+    high = run_end(n->heads, low, n->n);
+    return high - low > 1 ? child_in_run(ix, n, key, low, high)
+                          : child_by_bytes(ix, n, key, low, high);
+}
+
+static void refresh_runs(const struct oc_index *ix, struct oc_inner *n) {
+    unsigned high;
+
+    for (unsigned low = 0; low < n->n; low = high) {
+        size_t skip;
+
+        high = run_end(n->heads, low, n->n);
+        if (high - low < 2) {
+            continue;
+        }
+        skip = oc_common_prefix(oc_separator_span(ix, n->separators[low]),
+                                oc_separator_span(ix, n->separators[high - 1]));
+        n->skips[low] = (uint16_t)skip;
+        for (unsigned i = low; i < high; i++) {
+            n->tails[i] = oc_head64(oc_separator_span(ix, n->separators[i]), skip);
+        }
+    }
 }
 
 void oc_inner_refresh(const struct oc_index *ix, struct oc_inner *n, unsigned from, unsigned to) {
@@ -125,6 +181,7 @@ void oc_inner_refresh(const struct oc_index *ix, struct oc_inner *n, unsigned fr
     for (unsigned i = from; i < to; i++) {
         n->heads[i] = oc_head64(oc_separator_span(ix, n->separators[i]), prefix_len);
     }
+    refresh_runs(ix, n);
 }
 
 /* ---- leaves ---- */
@@ -268,6 +325,13 @@ void oc_descend(const struct oc_index *ix, struct oc_span key, struct oc_path *r
         ret->nodes[i] = node;
         ret->children[i] = (uint8_t)child;
         node = n->children[child];
+        if (i + 1 < ix->levels) {
+            const char *line = oc_slabs_at(&ix->slabs, node);
+
+            for (size_t at = 0; at <= offsetof(struct oc_inner, separators); at += 64) {
+                __builtin_prefetch(line + at);
+            }
+        }
     }
     ret->leaf = node;
 }

@@ -3,8 +3,10 @@
  * Leaf (512 bytes, 56 slots): one fingerprint byte a key (of its hash) in the first cache line, so
  * that a lookup reads that line, one line of handles and one item; and the first 4 bytes of each
  * key behind the leaf's common prefix, so that an insertion finds its place with one look at an
- * item. Inner node (1 KiB, 63 separators): 8 bytes of each separator behind the separators' common
- * prefix; a separator is the shortest string that divides its two subtrees, an object of its own.
+ * item. Inner node (1600 bytes, 61 separators): 8 bytes of each separator behind the separators'
+ * common prefix, its head; where several heads are equal (keys like "tenant/object": the same
+ * tenant and the fixed text behind it), 8 bytes behind the common prefix of that run of separators,
+ * its tail. A separator is the shortest string that divides its two subtrees, an object of its own.
  * Keys below child i are < separator i and >= separator i - 1. */
 #ifndef OC_CORE_INDEX_NODE_H
 #define OC_CORE_INDEX_NODE_H
@@ -17,7 +19,7 @@
 #include "core/index/slab.h"
 
 #define OC_LEAF_SLOTS  56u
-#define OC_INNER_SLOTS 63u
+#define OC_INNER_SLOTS 61u
 #define OC_TREE_LEVELS                                                                             \
     16u /* inner levels; an inner node has at least two children: far from reached */
 #define OC_INDEX_MAGIC   0x6f637831u
@@ -44,13 +46,15 @@ struct oc_inner {
     uint8_t n; /* separators; children are one more */
     uint8_t spare[4];
     uint64_t heads[OC_INNER_SLOTS];
+    uint64_t tails[OC_INNER_SLOTS]; /* of slots in a run of equal heads; else undefined */
+    uint16_t skips[OC_INNER_SLOTS]; /* of the first slot in a run: where its tails begin */
+    uint8_t spare_skips[2];
     uint32_t separators[OC_INNER_SLOTS];
     uint32_t children[OC_INNER_SLOTS + 1];
-    uint8_t spare_end[4];
 };
 
 static_assert(sizeof(struct oc_leaf) == 512, "a leaf is eight cache lines");
-static_assert(sizeof(struct oc_inner) == 1024, "an inner node is sixteen cache lines");
+static_assert(sizeof(struct oc_inner) == 1600, "an inner node is 25 cache lines, 10 in a block");
 
 struct oc_item {
     uint64_t version;
@@ -185,7 +189,7 @@ bool oc_leaves_merge(struct oc_index *ix, struct oc_inner *parent, unsigned i, u
 void oc_tree_compact(struct oc_index *ix);
 
 #define OC_LEAF_MERGE  52u /* two leaves become one at so many keys together */
-#define OC_INNER_MERGE 58u /* two inner nodes become one at so many separators */
+#define OC_INNER_MERGE 56u /* two inner nodes become one at so many separators */
 #define OC_INNER_MIN   15u /* below, an inner node takes from its sibling */
 
 /* Gathers keys of neighbouring leaves and lays them out anew (spread.c). */

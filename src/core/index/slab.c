@@ -20,7 +20,9 @@
 
 /* Idle blocks kept resident before they are given back: a few, and a sixteenth of what is in use.
  */
-#define IDLE_MIN 16u
+#define IDLE_MIN 2u
+/* Chunks looked at for idle blocks each time a block is freed beyond that. */
+#define TRIM_CHUNKS 8u
 
 static size_t freed_mark_at(uint32_t class_id) {
     return class_id < OC_SLAB_SIZES ? 28 : 2; /* items: flags; others: the third byte */
@@ -244,7 +246,7 @@ static void chunk_drop(struct oc_slabs *s, uint32_t i) {
 }
 
 static uint64_t run_mask(unsigned run, unsigned at) {
-    return ((1ull << run) - 1) << at;
+    return (run == OC_SLAB_CHUNK_BLOCKS ? UINT64_MAX : (1ull << run) - 1) << at;
 }
 
 /* Bits at which a run of free blocks starts. */
@@ -281,28 +283,49 @@ static uint32_t run_take(struct oc_slabs *s, unsigned run) {
     return i * OC_SLAB_CHUNK_BLOCKS + at;
 }
 
+/* Gives idle blocks back to the system: those of the next chunk that has some. */
+static void idle_trim(struct oc_slabs *s) {
+    for (uint32_t tried = 0; tried < TRIM_CHUNKS; tried++) {
+        uint32_t i = s->trim_next < s->chunks_len ? s->trim_next : 0;
+
+        s->trim_next = i + 1;
+        if (s->bases[i] == NULL || s->chunks[i]->idle == 0) {
+            continue;
+        }
+        for (uint64_t idle = s->chunks[i]->idle; idle != 0;) {
+            unsigned at = (unsigned)__builtin_ctzll(idle);
+            uint64_t above = ~(idle >> at);
+            unsigned run = above == 0 ? OC_SLAB_CHUNK_BLOCKS : (unsigned)__builtin_ctzll(above);
+
+            /* Should the kernel refuse, the pages stay until the chunk goes: no harm done. */
+            (void)madvise(s->bases[i] + (size_t)at * OC_SLAB_BLOCK_BYTES,
+                          (size_t)run * OC_SLAB_BLOCK_BYTES, MADV_DONTNEED);
+            idle &= ~run_mask(run, at);
+        }
+        s->blocks_idle -= (uint32_t)__builtin_popcountll(s->chunks[i]->idle);
+        s->chunks[i]->idle = 0;
+        return;
+    }
+}
+
 static void run_give(struct oc_slabs *s, uint32_t id, unsigned run) {
     uint32_t i = id / OC_SLAB_CHUNK_BLOCKS;
-    unsigned at = id & BLOCK_MASK;
-    uint64_t mask = run_mask(run, at);
+    uint64_t mask = run_mask(run, id & BLOCK_MASK);
 
     OC_CHECK((s->free[i] & mask) == 0);
     s->free[i] |= mask;
     s->chunk_hint = i < s->chunk_hint ? i : s->chunk_hint;
     s->blocks_used -= run;
-    if (s->blocks_idle + run <= IDLE_MIN + s->blocks_used / 16) {
-        s->chunks[i]->idle |= mask;
-        s->blocks_idle += run;
-    } else {
-        /* Should the kernel refuse, the pages stay resident until the chunk goes: no harm done. */
-        (void)madvise(s->bases[i] + (size_t)at * OC_SLAB_BLOCK_BYTES,
-                      (size_t)run * OC_SLAB_BLOCK_BYTES, MADV_DONTNEED);
-    }
+    s->chunks[i]->idle |= mask;
+    s->blocks_idle += run;
     if (s->free[i] == UINT64_MAX) {
         s->chunks_empty++;
         if (s->chunks_empty > 1) {
             chunk_drop(s, i);
         }
+    }
+    if (s->blocks_idle > IDLE_MIN + s->blocks_used / 16) {
+        idle_trim(s);
     }
 }
 
@@ -408,6 +431,9 @@ void oc_slabs_free(struct oc_slabs *s, uint32_t handle) {
     uint8_t *p = oc_slabs_at(s, handle);
 
     OC_CHECK(slot < b->carved && (p[freed_mark_at(class_id)] & OC_SLAB_FREED) == 0);
+#ifndef NDEBUG
+    memset(p, 0xa5, c->bytes); /* whoever still uses it shall notice */
+#endif
     oc_store16(p, b->free_head);
     p[freed_mark_at(class_id)] = OC_SLAB_FREED;
     b->free_head = (uint16_t)slot;

@@ -79,6 +79,7 @@ struct oc_slabs {
     uint32_t chunks_mapped;
     uint32_t blocks_used;
     uint32_t blocks_idle;
+    uint32_t trim_next; /* chunk to look at next for idle blocks */
     uint32_t groups_used;
     struct oc_slab_class *groups[OC_SLAB_GROUPS];
     uint32_t sparse[OC_SLAB_KINDS]; /* class that wants compaction; OC_SLAB_NONE: none */

@@ -30,6 +30,25 @@ static void check_item(struct check *c, const struct oc_leaf *l, unsigned slot) 
     oc_stats_add(&c->seen, key.len, &e);
 }
 
+/* Where heads are equal, the tails are those behind the run's common prefix. */
+static void check_tails(const struct oc_index *ix, const struct oc_inner *n) {
+    unsigned high;
+
+    for (unsigned low = 0; low < n->n; low = high) {
+        struct oc_span first = oc_separator_span(ix, n->separators[low]);
+
+        for (high = low + 1; high < n->n && n->heads[high] == n->heads[low];) {
+            high++;
+        }
+        for (unsigned i = low; i < high && high - low > 1; i++) {
+            struct oc_span s = oc_separator_span(ix, n->separators[i]);
+
+            OC_CHECK(oc_common_prefix(first, s) >= n->skips[low]);
+            OC_CHECK(n->tails[i] == oc_head64(s, n->skips[low]));
+        }
+    }
+}
+
 /* Keys of the leaf are >= low and < high; OC_SLAB_NONE: no bound. */
 static void check_leaf(struct check *c, uint32_t handle, uint32_t low, uint32_t high) {
     const struct oc_index *ix = c->ix;
@@ -66,6 +85,7 @@ static void check_separators(struct check *c, const struct oc_inner *n, uint32_t
                               oc_separator_span(ix, n->separators[n->n - 1])) == n->prefix_len);
     OC_CHECK(high == OC_SLAB_NONE || oc_span_compare(oc_separator_span(ix, n->separators[n->n - 1]),
                                                      oc_separator_span(ix, high)) < 0);
+    check_tails(ix, n);
     c->inners++;
 }
 

@@ -242,7 +242,7 @@ static void test_small_validated_each_step(void **state) {
         struct run r;
 
         run_init(&r, shape, 1000 + shape);
-        run_ops(&r, shape == SHAPE_CLASS_EDGES ? 600 : 1500, 400, 1);
+        run_ops(&r, shape == SHAPE_CLASS_EDGES ? 400 : 1000, 300, 1);
         run_done(&r);
     }
 }
@@ -253,19 +253,19 @@ static void test_larger(void **state) {
         struct run r;
 
         run_init(&r, shape, 2000 + shape);
-        run_ops(&r, shape == SHAPE_CLASS_EDGES ? 3000 : 30000, 8000, 997);
+        run_ops(&r, shape == SHAPE_CLASS_EDGES ? 1500 : 15000, 5000, 997);
         run_done(&r);
     }
 }
 
-/* Deep trees: a hundred thousand keys of two shapes, then down again. */
+/* Two levels of inner nodes, keys of two shapes; then down again. */
 static void test_deep(void **state) {
     static const enum key_shape shapes[] = {SHAPE_RANDOM, SHAPE_TENANTS};
     struct run r;
 
     (void)state;
     run_init(&r, SHAPE_RANDOM, 42);
-    for (unsigned i = 0; i < 60000; i++) {
+    for (unsigned i = 0; i < 30000; i++) {
         r.shape = shapes[i % 2];
         do_apply(&r);
     }
