@@ -717,7 +717,9 @@ static bool found_by(uint64_t seed) {
     if (child == 0) {
         char why[512];
 
-        (void)freopen("/dev/null", "w", stderr);
+        if (freopen("/dev/null", "w", stderr) == NULL) {
+            _exit(2);
+        }
         (void)alarm(60);
         _exit(run_seed(seed, false, why, sizeof why) ? 0 : 1);
     }
