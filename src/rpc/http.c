@@ -53,11 +53,13 @@ void server_http_dispatch(struct oc_http *req) {
     struct oc_rpc_server *s = req->conn->w->s;
     const struct oc_http_route *route = server_route_find(s, req->path);
 
-    if (route == NULL) {
+    if (route != NULL) {
+        route->handle(req, s->cfg.service);
+    } else if (s->cfg.not_found != NULL) {
+        s->cfg.not_found(req, s->cfg.service);
+    } else {
         oc_http_reply(req, 404, "text/plain; charset=utf-8", OC_SPAN_LIT("not found"));
-        return;
     }
-    route->handle(req, s->cfg.service);
     if (!OC_COUNT(req->replied)) {
         oc_http_reply(req, 500, "text/plain; charset=utf-8", OC_SPAN_LIT("no answer"));
     }

@@ -89,6 +89,8 @@ struct oc_rpc_config {
     size_t method_count;
     const struct oc_http_route *routes;
     size_t route_count;
+    /* Answers requests for any other path; NULL: 404 with a plain text. */
+    void (*not_found)(struct oc_http *req, void *service);
     void *service;            /* passed to start and handle */
     const char *service_name; /* grpc.health.v1 answers for "" and for this; may be NULL */
     /* Limits; 0 = the default in brackets. */
