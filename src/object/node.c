@@ -428,7 +428,9 @@ static int open_service(struct ocache_local_node *n, struct oc_error *err) {
         return r;
     }
     struct oc_rpc_config rpc = {
+        .not_found = oc_svc_not_found,
         .service = n->svc,
+        .service_name = "cache.CacheService",
         .max_streams_per_connection = n->cfg.max_streams,
         .open_for_calls = oc_svc_open_for_calls,
         .observe = oc_svc_observe,

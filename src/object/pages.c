@@ -61,6 +61,12 @@ static void metrics(struct oc_http *req, void *service) {
     oc_buf_done(&page);
 }
 
+/* The shape that clients of the JSON API know for a path that is not there. */
+void oc_svc_not_found(struct oc_http *req, void *service) {
+    (void)service;
+    reply_json(req, 404, "{\"code\":5,\"message\":\"Not Found\",\"details\":[]}");
+}
+
 static const struct oc_http_route routes[] = {
     {"/health", health}, {"/healthz", health},  {"/ready", ready},
     {"/readyz", ready},  {"/metrics", metrics},
