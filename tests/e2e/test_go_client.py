@@ -32,7 +32,7 @@ def test_F1_F6_F8_go_client_uses_every_method(node, tmp_path):
     descriptors = tmp_path / "cache.desc"
     subprocess.run(["protoc", f"-I{ROOT}/src/proto", "--include_imports",
                     f"--descriptor_set_out={descriptors}", "cache.proto"], check=True, timeout=60)
-    out = subprocess.run([program, "-addr", node.address, "-descriptors", descriptors],
+    out = subprocess.run([program, "-addr", f"127.0.0.1:{node.grpc_port}", "-descriptors", descriptors],
                          capture_output=True, text=True, timeout=120)
     assert out.returncode == 0, out.stderr
     assert out.stdout.startswith("ok ")
