@@ -380,7 +380,10 @@ static void on_tcp_read(void *user, struct oc_span bytes) {
         return;
     }
     conn->last_read_ns = client_now_ns(conn->ch);
-    conn->ping_out = false;
+    if (conn->ping_out) { /* whatever came, the peer lives */
+        conn->ping_out = false;
+        (void)oc_timer_start(&conn->timer, conn->ch->cfg.keepalive_ms, 0); /* it runs: has room */
+    }
     conn->in_nghttp2 = true;
     ssize_t n = nghttp2_session_mem_recv(conn->session, bytes.p, bytes.len);
     conn->in_nghttp2 = false;

@@ -1,0 +1,787 @@
+/* Calls of the gRPC client against scripted servers: framing at any split, statuses of every
+ * origin, flow control in both directions, deadlines, cancelling. */
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "fixture.h"
+
+/* ---- scripts that answer one call ---- */
+
+struct answer {
+    const char *const *headers; /* NULL: the usual ones */
+    const char *status, *message;
+    const char *messages[8];
+    size_t step; /* bytes per DATA frame */
+    bool trailers_only;
+};
+
+static bool answer_one(struct raw *r, void *arg) {
+    const struct answer *a = arg;
+    uint32_t stream;
+    size_t len;
+
+    RAW(raw_accept(r));
+    RAW(raw_greet(r, NULL));
+    RAW(raw_request(r, &stream));
+    RAW(raw_body(r, stream, NULL, 0, &len));
+    if (a->trailers_only) {
+        RAW(raw_headers(r, stream, RAW_END_STREAM, a->headers));
+        return true;
+    }
+    if (a->headers != NULL) {
+        RAW(raw_headers(r, stream, 0, a->headers));
+    } else {
+        RAW(raw_ok_headers(r, stream));
+    }
+    for (unsigned i = 0; i < 8 && a->messages[i] != NULL; i++) {
+        RAW(raw_message(r, stream, a->messages[i], strlen(a->messages[i]), a->step));
+    }
+    RAW(raw_trailers(r, stream, a->status, a->message));
+    return true;
+}
+
+static void run_answer(const struct answer *a, struct fx_call *c) {
+    struct raw *r = raw_start(answer_one, (void *)(uintptr_t)a, 0);
+    struct fx fx;
+
+    fx_open(&fx, raw_addr(r), (struct oc_channel_config){0});
+    fx_call_start(&fx, c, 0, "request");
+    fx_wait_closed(c);
+    fx_close(&fx);
+    assert_true(raw_stop(r));
+    assert_int_equal(c->closed, 1);
+}
+
+static void test_messages_at_any_split(void **state) {
+    static const size_t steps[] = {1, 2, 3, 4, 5, 6, 7, 1000};
+
+    (void)state;
+    for (size_t i = 0; i < OC_ARRAY_LEN(steps); i++) {
+        struct answer a = {.status = "0",
+                           .messages = {"first", "", "third, longer than the others", "", "5"},
+                           .step = steps[i]};
+        struct fx_call c;
+
+        run_answer(&a, &c);
+        assert_int_equal(c.code, 0);
+        assert_int_equal(c.messages, 5);
+        assert_true(c.headers);
+        assert_int_equal(c.len, 5 + 29 + 1);
+        assert_memory_equal(c.bytes, "firstthird, longer than the others5", c.len);
+    }
+}
+
+static bool many_in_one_frame(struct raw *r, void *arg) {
+    static const uint8_t frame[] = {0, 0, 0, 0, 1, 'a', 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 'b', 'c'};
+    uint32_t stream;
+
+    (void)arg;
+    RAW(raw_accept(r));
+    RAW(raw_greet(r, NULL));
+    RAW(raw_request(r, &stream));
+    RAW(raw_ok_headers(r, stream));
+    RAW(raw_frame(r, RAW_DATA, 0, stream, frame, sizeof frame));
+    RAW(raw_trailers(r, stream, "0", NULL));
+    return true;
+}
+
+static void test_many_messages_in_one_frame(void **state) {
+    struct raw *r = raw_start(many_in_one_frame, NULL, 0);
+    struct fx fx;
+    struct fx_call whole, pieces;
+
+    (void)state;
+    fx_open(&fx, raw_addr(r), (struct oc_channel_config){0});
+    fx_call_start(&fx, &whole, 0, "q");
+    fx_expect(&whole, 0, "");
+    assert_int_equal(whole.messages, 3);
+    assert_memory_equal(whole.bytes, "abc", 3);
+    fx_close(&fx);
+    assert_true(raw_stop(r));
+
+    r = raw_start(many_in_one_frame, NULL, 0);
+    fx_open(&fx, raw_addr(r), (struct oc_channel_config){0});
+    fx_call_start_pieces(&fx, &pieces);
+    fx_expect(&pieces, 0, "");
+    assert_int_equal(pieces.messages, 3);
+    assert_int_equal(pieces.ends, 3);
+    assert_memory_equal(pieces.bytes, "abc", 3);
+    fx_close(&fx);
+    assert_true(raw_stop(r));
+}
+
+/* ---- statuses ---- */
+
+static void test_trailers_only(void **state) {
+    static const char *const headers[] = {":status: 200", "content-type: application/grpc",
+                                          "grpc-status: 5",
+                                          "grpc-message: key %E2%82%AC 100%25 not%zz found%", NULL};
+    struct answer a = {.headers = headers, .trailers_only = true};
+    struct fx_call c;
+
+    (void)state;
+    run_answer(&a, &c);
+    assert_int_equal(c.code, OC_E_NOT_FOUND);
+    assert_string_equal(c.message, "key \xe2\x82\xac 100% not%zz found%");
+    assert_false(c.headers);
+    assert_false(c.unprocessed);
+}
+
+static void test_status_in_trailers(void **state) {
+    static const struct {
+        const char *status;
+        int code;
+    } cases[] = {{"0", 0},
+                 {"1", OC_E_CANCELLED},
+                 {"8", OC_E_EXHAUSTED},
+                 {"16", OC_E_UNAUTHENTICATED},
+                 {"17", OC_E_UNKNOWN},
+                 {"-1", OC_E_UNKNOWN},
+                 {"5x", OC_E_UNKNOWN},
+                 {"99999999999999999999", OC_E_UNKNOWN}};
+
+    (void)state;
+    for (size_t i = 0; i < OC_ARRAY_LEN(cases); i++) {
+        struct answer a = {
+            .status = cases[i].status, .message = "why", .messages = {"m"}, .step = 100};
+        struct fx_call c;
+
+        run_answer(&a, &c);
+        assert_int_equal(c.code, cases[i].code);
+        assert_string_equal(c.message, "why");
+        assert_int_equal(c.messages, 1);
+    }
+}
+
+static void test_http_errors(void **state) {
+    static const struct {
+        const char *status;
+        int code;
+    } cases[] = {{":status: 400", OC_E_INTERNAL},    {":status: 401", OC_E_UNAUTHENTICATED},
+                 {":status: 403", OC_E_PERMISSION},  {":status: 404", OC_E_UNIMPLEMENTED},
+                 {":status: 429", OC_E_UNAVAILABLE}, {":status: 502", OC_E_UNAVAILABLE},
+                 {":status: 503", OC_E_UNAVAILABLE}, {":status: 504", OC_E_UNAVAILABLE},
+                 {":status: 500", OC_E_UNKNOWN},     {":status: 418", OC_E_UNKNOWN}};
+
+    (void)state;
+    for (size_t i = 0; i < OC_ARRAY_LEN(cases); i++) {
+        const char *headers[] = {cases[i].status, "content-type: text/html", NULL};
+        struct answer a = {.headers = headers, .trailers_only = true};
+        struct answer body = {
+            .headers = headers, .status = "0", .messages = {"<html>"}, .step = 100};
+        struct fx_call c;
+
+        run_answer(&a, &c);
+        assert_int_equal(c.code, cases[i].code);
+        assert_non_null(strstr(c.message, cases[i].status + 9));
+        run_answer(&body, &c);
+        assert_int_equal(c.code, cases[i].code);
+        assert_int_equal(c.messages, 0);
+    }
+}
+
+static void test_foreign_content_type(void **state) {
+    static const char *const headers[] = {":status: 200", "content-type: text/html", NULL};
+    struct answer a = {.headers = headers, .status = "0", .messages = {"<html>"}, .step = 100};
+    struct fx_call c;
+
+    (void)state;
+    run_answer(&a, &c);
+    assert_int_equal(c.code, OC_E_UNKNOWN);
+    assert_int_equal(c.messages, 0);
+}
+
+static bool provisional_first(struct raw *r, void *arg) {
+    static const char *const early[] = {":status: 103", "link: x", NULL};
+    static const char *const headers[] = {":status: 200", "content-type: application/grpc+proto",
+                                          "x-answer: 42", NULL};
+    uint32_t stream;
+
+    (void)arg;
+    RAW(raw_accept(r));
+    RAW(raw_greet(r, NULL));
+    RAW(raw_request(r, &stream));
+    RAW(raw_headers(r, stream, 0, early));
+    RAW(raw_headers(r, stream, 0, headers));
+    RAW(raw_message(r, stream, "m", 1, 10));
+    RAW(raw_trailers(r, stream, "0", NULL));
+    return true;
+}
+
+static void test_provisional_response(void **state) {
+    struct raw *r = raw_start(provisional_first, NULL, 0);
+    struct fx fx;
+    struct fx_call c;
+
+    (void)state;
+    fx_open(&fx, raw_addr(r), (struct oc_channel_config){0});
+    fx_call_start(&fx, &c, 0, "q");
+    fx_expect(&c, 0, "");
+    assert_int_equal(c.messages, 1);
+    assert_string_equal(c.header, "42");
+    fx_close(&fx);
+    assert_true(raw_stop(r));
+}
+
+/* ---- broken responses ---- */
+
+struct broken {
+    const uint8_t *data;
+    size_t len;
+    const char *status; /* NULL: END_STREAM on the data, no trailers */
+    bool expect_rst;
+};
+
+static bool serve_broken(struct raw *r, void *arg) {
+    const struct broken *b = arg;
+    struct raw_in in;
+    uint32_t stream;
+
+    RAW(raw_accept(r));
+    RAW(raw_greet(r, NULL));
+    RAW(raw_request(r, &stream));
+    RAW(raw_ok_headers(r, stream));
+    RAW(raw_frame(r, RAW_DATA, b->status == NULL && !b->expect_rst ? RAW_END_STREAM : 0, stream,
+                  b->data, b->len));
+    if (b->status != NULL) {
+        RAW(raw_trailers(r, stream, b->status, NULL));
+    }
+    if (b->expect_rst) {
+        RAW(raw_expect(r, RAW_RST, &in));
+        RAW(in.stream == stream && in.payload[3] == 8 /* CANCEL */);
+    }
+    return true;
+}
+
+static void run_broken(const struct broken *b, int code, const char *part) {
+    struct raw *r = raw_start(serve_broken, (void *)(uintptr_t)b, 0);
+    struct fx fx;
+    struct fx_call c;
+
+    fx_open(&fx, raw_addr(r), (struct oc_channel_config){.max_message_bytes = 1000});
+    fx_call_start(&fx, &c, 0, "q");
+    fx_expect(&c, code, part);
+    fx_close(&fx);
+    assert_true(raw_stop(r));
+}
+
+#define BYTES(...) (const uint8_t[]){__VA_ARGS__}, sizeof((const uint8_t[]){__VA_ARGS__})
+
+static void test_broken_responses(void **state) {
+    (void)state;
+    run_broken(&(struct broken){BYTES(0, 0, 0, 0, 1, 'x'), NULL, false}, OC_E_INTERNAL,
+               "without a status");
+    run_broken(&(struct broken){BYTES(0, 0, 0, 0, 5, 'x'), "0", false}, OC_E_INTERNAL,
+               "middle of a message");
+    run_broken(&(struct broken){BYTES(0, 0, 0), "0", false}, OC_E_INTERNAL, "middle of a message");
+    /* The server's own reason goes before the cut message. */
+    run_broken(&(struct broken){BYTES(0, 0, 0, 0, 5, 'x'), "14", false}, OC_E_UNAVAILABLE, "");
+    run_broken(&(struct broken){BYTES(1, 0, 0, 0, 1, 'x'), NULL, true}, OC_E_UNIMPLEMENTED,
+               "compressed");
+    run_broken(&(struct broken){BYTES(2, 0, 0, 0, 1, 'x'), NULL, true}, OC_E_INTERNAL, "framing");
+    run_broken(&(struct broken){BYTES(0, 0, 0, 3, 0xe9), NULL, true}, OC_E_EXHAUSTED,
+               "larger than max (1001 vs. 1000)");
+    run_broken(&(struct broken){BYTES(0, 0xff, 0xff, 0xff, 0xff), NULL, true}, OC_E_EXHAUSTED,
+               "larger than max");
+}
+
+static bool headers_too_large(struct raw *r, void *arg) {
+    static char big[40 << 10];
+    const char *pairs[] = {":status: 200", "content-type: application/grpc", big, NULL};
+    uint32_t stream;
+
+    (void)arg;
+    memcpy(big, "x-big: ", 7);
+    memset(big + 7, 'b', sizeof big - 8);
+    RAW(raw_accept(r));
+    RAW(raw_greet(r, NULL));
+    RAW(raw_request(r, &stream));
+    RAW(raw_headers(r, stream, 0, pairs)); /* one frame: the client allows 256 KiB */
+    return true;
+}
+
+static void test_response_headers_are_bounded(void **state) {
+    struct raw *r = raw_start(headers_too_large, NULL, 0);
+    struct fx fx;
+    struct fx_call c;
+
+    (void)state;
+    fx_open(&fx, raw_addr(r), (struct oc_channel_config){0});
+    fx_call_start(&fx, &c, 0, "q");
+    fx_expect(&c, OC_E_EXHAUSTED, "headers larger");
+    fx_close(&fx);
+    assert_true(raw_stop(r));
+}
+
+static const struct {
+    uint32_t h2;
+    int code;
+    bool unprocessed;
+} resets[] = {
+    {7, OC_E_UNAVAILABLE, true}, /* REFUSED_STREAM */
+    {8, OC_E_CANCELLED, false},  /* CANCEL */
+    {11, OC_E_EXHAUSTED, false}, /* ENHANCE_YOUR_CALM */
+    {12, OC_E_PERMISSION, false}, {2, OC_E_INTERNAL, false},  {0, OC_E_INTERNAL, false},
+    {1, OC_E_INTERNAL, false},    {99, OC_E_INTERNAL, false},
+};
+
+static bool serve_resets(struct raw *r, void *arg) {
+    uint32_t stream;
+
+    (void)arg;
+    RAW(raw_accept(r));
+    RAW(raw_greet(r, NULL));
+    for (size_t i = 0; i < OC_ARRAY_LEN(resets); i++) {
+        RAW(raw_request(r, &stream));
+        if (i % 2 == 1) {
+            RAW(raw_ok_headers(r, stream));
+            RAW(raw_message(r, stream, "m", 1, 10));
+        }
+        RAW(raw_rst(r, stream, resets[i].h2));
+    }
+    return true;
+}
+
+static void test_resets(void **state) {
+    struct raw *r = raw_start(serve_resets, NULL, 0);
+    struct fx fx;
+    struct fx_call c;
+
+    (void)state;
+    fx_open(&fx, raw_addr(r), (struct oc_channel_config){0});
+    for (size_t i = 0; i < OC_ARRAY_LEN(resets); i++) {
+        fx_call_start(&fx, &c, 0, "q");
+        fx_expect(&c, resets[i].code, "reset by the server");
+        assert_int_equal(c.unprocessed, resets[i].unprocessed);
+        assert_int_equal(c.messages, i % 2);
+    }
+    fx_close(&fx);
+    assert_true(raw_stop(r));
+}
+
+/* ---- requests ---- */
+
+static bool check_request(struct raw *r, void *arg) {
+    uint32_t stream;
+    uint8_t body[64];
+    size_t len;
+
+    (void)arg;
+    RAW(raw_accept(r));
+    RAW(raw_greet(r, NULL));
+    RAW(raw_request(r, &stream));
+    RAW(strcmp(raw_header(r, ":method"), "POST") == 0);
+    RAW(strcmp(raw_header(r, ":scheme"), "http") == 0);
+    RAW(strcmp(raw_header(r, ":path"), "/test.Service/Method") == 0);
+    RAW(strcmp(raw_header(r, ":authority"), raw_addr(r)) == 0);
+    RAW(strcmp(raw_header(r, "te"), "trailers") == 0);
+    RAW(strcmp(raw_header(r, "content-type"), "application/grpc") == 0);
+    RAW(strcmp(raw_header(r, "grpc-timeout"), "15000m") == 0 ||
+        strcmp(raw_header(r, "grpc-timeout"), "15S") == 0 ||
+        strcmp(raw_header(r, "grpc-timeout"), "15000000u") == 0);
+    RAW(strcmp(raw_header(r, "x-ring-epoch"), "18446744073709551615") == 0);
+    RAW(raw_header(r, "grpc-encoding") == NULL && raw_header(r, "grpc-accept-encoding") == NULL);
+    RAW(raw_body(r, stream, body, sizeof body, &len));
+    RAW(len == 10 && memcmp(body, "\0\0\0\0\5hello", 10) == 0);
+    RAW(raw_ok_headers(r, stream));
+    RAW(raw_trailers(r, stream, "0", NULL));
+    return true;
+}
+
+static void do_send_hello(void *arg) {
+    struct fx_call *c = arg;
+
+    (void)oc_client_call_send_copy(c->call, OC_SPAN_LIT("hello"));
+    oc_client_call_half_close(c->call);
+}
+
+static void test_request_on_the_wire(void **state) {
+    struct raw *r = raw_start(check_request, NULL, 0);
+    struct oc_metadata md = {"x-ring-epoch", OC_SPAN_LIT("18446744073709551615")};
+    struct fx fx;
+    struct fx_call c;
+
+    (void)state;
+    fx_open(&fx, raw_addr(r), (struct oc_channel_config){0});
+    assert_int_equal(fx_call_open(&fx, &c, 15000, &md, 1), 0);
+    fx_do(&fx, do_send_hello, &c);
+    fx_expect(&c, 0, "");
+    fx_close(&fx);
+    assert_true(raw_stop(r));
+}
+
+static void test_metadata_is_bounded(void **state) {
+    struct answer a = {.status = "0"};
+    struct raw *r = raw_start(answer_one, &a, 0);
+    static uint8_t big[64 << 10];
+    struct oc_metadata md = {"x-big", oc_span(big, sizeof big)};
+    struct fx fx;
+    struct fx_call c, ok;
+
+    (void)state;
+    fx_open(&fx, raw_addr(r), (struct oc_channel_config){0});
+    assert_int_equal(fx_call_open(&fx, &c, 0, &md, 1), OC_E_EXHAUSTED);
+    assert_int_equal(c.closed, 0);
+    fx_call_start(&fx, &ok, 100,
+                  "q"); /* lets the script see a connection; it ends without an answer */
+    fx_wait_closed(&ok);
+    fx_close(&fx);
+    (void)raw_stop(r); /* the script was not meant to finish */
+}
+
+/* ---- big requests: flow control against us ---- */
+
+#define BIG (8u << 20)
+
+struct big_source {
+    uint8_t *bytes;
+    atomic_int released;
+    struct oc_ref refs[8];
+    struct fx_call *c;
+};
+
+static struct big_source big_source;
+
+static void on_released(struct oc_ref *ref) {
+    (void)ref;
+    atomic_fetch_add(&big_source.released, 1);
+}
+
+static void do_send_big(void *arg) {
+    struct big_source *b = arg;
+    struct oc_slice slices[8];
+
+    for (unsigned i = 0; i < 8; i++) {
+        oc_ref_init(&b->refs[i], on_released);
+        slices[i] = (struct oc_slice){b->bytes + i * (BIG / 8), BIG / 8, &b->refs[i]};
+    }
+    OC_CHECK(!oc_client_call_send(b->c->call, slices, 8)); /* above the high-water mark */
+    for (unsigned i = 0; i < 8; i++) {
+        oc_ref_put(&b->refs[i]);
+    }
+}
+
+static void do_half_close(void *arg) {
+    oc_client_call_half_close(((struct fx_call *)arg)->call);
+}
+
+struct reader {
+    struct raw_settings settings;
+    uint8_t *want;
+    size_t largest; /* frame seen */
+};
+
+static bool read_big(struct raw *r, void *arg) {
+    struct reader *rd = arg;
+    uint8_t *body = malloc(BIG + 5);
+    uint32_t stream;
+    struct raw_in in;
+    size_t len = 0;
+    uint8_t flags = 0;
+
+    RAW(raw_accept(r));
+    RAW(raw_greet(r, &rd->settings));
+    RAW(raw_request(r, &stream));
+    while ((flags & RAW_END_STREAM) == 0) {
+        RAW(raw_expect(r, RAW_DATA, &in));
+        RAW(len + in.len <= BIG + 5);
+        memcpy(body + len, in.payload, in.len);
+        len += in.len;
+        flags = in.flags;
+        rd->largest = in.len > rd->largest ? in.len : rd->largest;
+        if (in.len > 0) {
+            RAW(raw_window(r, 0, in.len));
+            RAW(raw_window(r, stream, in.len));
+        }
+    }
+    RAW(len == BIG + 5);
+    RAW(memcmp(body, "\0\0\x80\0\0", 5) == 0); /* 8 MiB, big-endian */
+    RAW(memcmp(body + 5, rd->want, BIG) == 0);
+    free(body);
+    RAW(raw_ok_headers(r, stream));
+    RAW(raw_trailers(r, stream, "0", NULL));
+    return true;
+}
+
+static bool was_writable(void *arg) {
+    return ((struct fx_call *)arg)->writable == 1;
+}
+
+static void run_big(struct raw_settings settings, size_t largest) {
+    struct reader rd = {.settings = settings};
+    struct raw *r;
+    struct fx fx;
+    struct fx_call c;
+
+    big_source = (struct big_source){.bytes = malloc(BIG), .c = &c};
+    for (size_t i = 0; i < BIG; i++) {
+        big_source.bytes[i] = (uint8_t)(i * 2654435761u >> 13);
+    }
+    rd.want = big_source.bytes;
+    r = raw_start(read_big, &rd, 0);
+    fx_open(&fx, raw_addr(r), (struct oc_channel_config){0});
+    assert_int_equal(fx_call_open(&fx, &c, 0, NULL, 0), 0);
+    fx_do(&fx, do_send_big, &big_source);
+    assert_true(fx_wait_until(&fx, was_writable, &c));
+    fx_do(&fx, do_half_close, &c);
+    fx_expect(&c, 0, "");
+    assert_int_equal(c.writable, 1);
+    fx_close(&fx);
+    assert_true(raw_stop(r));
+    assert_int_equal(atomic_load(&big_source.released), 8);
+    assert_int_equal(rd.largest, largest);
+    free(big_source.bytes);
+}
+
+static void test_big_request(void **state) {
+    (void)state;
+    run_big((struct raw_settings){0}, 16384);
+    /* As large as the server allows, up to 256 KiB. */
+    run_big((struct raw_settings){.initial_window = 1u << 30, .max_frame = 1u << 20}, 65535);
+    run_big((struct raw_settings){.initial_window = 1u << 16, .max_frame = 40000}, 40000);
+}
+
+static bool read_by_bytes(struct raw *r, void *arg) {
+    uint8_t body[64];
+    uint32_t stream;
+    size_t len;
+
+    (void)arg;
+    RAW(raw_accept(r));
+    RAW(raw_greet(r, &(struct raw_settings){.initial_window = 1}));
+    RAW(raw_request(r, &stream));
+    RAW(raw_body(r, stream, body, sizeof body, &len));
+    RAW(len == 17 && memcmp(body + 5, "one by one..", 12) == 0);
+    RAW(raw_ok_headers(r, stream));
+    RAW(raw_trailers(r, stream, "0", NULL));
+    return true;
+}
+
+static void test_window_of_one_byte(void **state) {
+    struct raw *r = raw_start(read_by_bytes, NULL, 0);
+    struct fx fx;
+    struct fx_call c;
+
+    (void)state;
+    fx_open(&fx, raw_addr(r), (struct oc_channel_config){0});
+    fx_call_start(&fx, &c, 0, "one by one..");
+    fx_expect(&c, 0, "");
+    fx_close(&fx);
+    assert_true(raw_stop(r));
+}
+
+/* The server answers without reading: the call ends, the owners are released, the stream is reset.
+ */
+static bool refuse_early(struct raw *r, void *arg) {
+    struct raw_in in;
+    uint32_t stream;
+
+    (void)arg;
+    RAW(raw_accept(r));
+    RAW(raw_greet(r, NULL));
+    RAW(raw_request(r, &stream));
+    RAW(raw_ok_headers(r, stream));
+    RAW(raw_trailers(r, stream, "8", "disk full"));
+    RAW(raw_expect(r, RAW_RST, &in));
+    RAW(in.stream == stream && in.payload[3] == 0 /* NO_ERROR */);
+    return true;
+}
+
+static void test_early_refusal_releases_the_bytes(void **state) {
+    struct raw *r = raw_start(refuse_early, NULL, 0);
+    struct fx fx;
+    struct fx_call c;
+
+    (void)state;
+    big_source = (struct big_source){.bytes = calloc(1, BIG), .c = &c};
+    fx_open(&fx, raw_addr(r), (struct oc_channel_config){0});
+    assert_int_equal(fx_call_open(&fx, &c, 0, NULL, 0), 0);
+    fx_do(&fx, do_send_big, &big_source);
+    fx_expect(&c, OC_E_EXHAUSTED, "disk full");
+    /* Before `closed` returned: the memory may go now, whatever is still in the out chain. */
+    assert_int_equal(atomic_load(&big_source.released), 8);
+    memset(big_source.bytes, 0xff, BIG);
+    free(big_source.bytes);
+    fx_close(&fx);
+    assert_true(raw_stop(r));
+}
+
+/* ---- pieces: the window is ours to give ---- */
+
+static atomic_int gave_back;
+
+/* One message of 128 KiB, of which the first 65535 bytes (its head included) fill the window. */
+static bool fill_window(struct raw *r, void *arg) {
+    static uint8_t bytes[131072 + 5] = {0, 0, 2, 0, 0};
+    const size_t total = sizeof bytes;
+    size_t sent = 0, allowed = 65535;
+    uint32_t stream;
+    struct raw_in in;
+
+    (void)arg;
+    RAW(raw_accept(r));
+    RAW(raw_greet(r, NULL));
+    RAW(raw_request(r, &stream));
+    RAW(raw_ok_headers(r, stream));
+    while (sent < total) {
+        size_t n = allowed - sent < total - sent ? allowed - sent : total - sent;
+
+        n = n < 16384 ? n : 16384;
+        if (n > 0) {
+            RAW(raw_frame(r, RAW_DATA, 0, stream, bytes + sent, n));
+            sent += n;
+            continue;
+        }
+        /* Used up: it comes back only when the user has consumed. */
+        do {
+            RAW(raw_expect(r, RAW_WINDOW, &in));
+        } while (in.stream != stream);
+        RAW(atomic_load(&gave_back) == 1);
+        allowed += (size_t)in.payload[1] << 16 | (size_t)in.payload[2] << 8 | in.payload[3];
+    }
+    RAW(raw_trailers(r, stream, "0", NULL));
+    return true;
+}
+
+static bool window_is_full(void *arg) {
+    return ((struct fx_call *)arg)->total == 65535 - 5;
+}
+
+static void do_give_back(void *arg) {
+    struct fx_call *c = arg;
+
+    c->consume = true;
+    atomic_store(&gave_back, 1);
+    oc_client_call_consumed(c->call, 65535 - 5);
+}
+
+static void test_pieces_hold_the_window(void **state) {
+    struct raw *r = raw_start(fill_window, NULL, 0);
+    struct fx fx;
+    struct fx_call c;
+
+    (void)state;
+    atomic_store(&gave_back, 0);
+    fx_open(&fx, raw_addr(r), (struct oc_channel_config){.stream_window = 65535});
+    fx_call_start_pieces(&fx, &c);
+    assert_true(fx_wait_until(&fx, window_is_full, &c));
+    fx_do(&fx, do_give_back, &c);
+    fx_expect(&c, 0, "");
+    assert_int_equal(c.messages, 1);
+    assert_int_equal(c.ends, 1);
+    assert_int_equal(c.total, 131072);
+    fx_close(&fx);
+    assert_true(raw_stop(r));
+}
+
+/* ---- deadlines and cancelling ---- */
+
+static bool never_answer(struct raw *r, void *arg) {
+    struct raw_in in;
+    uint32_t stream;
+
+    (void)arg;
+    RAW(raw_accept(r));
+    RAW(raw_greet(r, NULL));
+    RAW(raw_request(r, &stream));
+    RAW(raw_expect(r, RAW_RST, &in));
+    RAW(in.stream == stream && in.payload[3] == 8 /* CANCEL */);
+    return true;
+}
+
+static void test_deadline(void **state) {
+    struct raw *r = raw_start(never_answer, NULL, 0);
+    uint64_t before = oc_clock_now(oc_clock_real()).mono_ns;
+    struct fx fx;
+    struct fx_call c;
+
+    (void)state;
+    fx_open(&fx, raw_addr(r), (struct oc_channel_config){0});
+    fx_call_start(&fx, &c, 60, "q");
+    fx_expect(&c, OC_E_DEADLINE, "deadline exceeded");
+    assert_true(oc_clock_now(oc_clock_real()).mono_ns - before >= 60 * OC_NS_PER_MS);
+    fx_close(&fx);
+    assert_true(raw_stop(r));
+}
+
+static bool has_started(void *arg) {
+    return ((struct fx_call *)arg)->started;
+}
+
+static void test_cancel(void **state) {
+    struct raw *r = raw_start(never_answer, NULL, 0);
+    struct fx fx;
+    struct fx_call c;
+
+    (void)state;
+    fx_open(&fx, raw_addr(r), (struct oc_channel_config){0});
+    fx_call_start(&fx, &c, 0, "q");
+    assert_true(fx_wait_until(&fx, has_started, &c));
+    fx_cancel(&c);
+    fx_expect(&c, OC_E_CANCELLED, "cancelled");
+    assert_true(raw_stop(r));
+    fx_close(&fx);
+}
+
+static void do_cancel_again(struct fx_call *c) {
+    oc_client_call_cancel(c->call);
+    oc_client_call_cancel(c->call); /* the second changes nothing */
+    OC_CHECK(oc_client_call_ended(c->call));
+    OC_CHECK(!oc_client_call_send_copy(c->call, OC_SPAN_LIT("late")));
+}
+
+static bool two_messages(struct raw *r, void *arg) {
+    uint32_t stream;
+    size_t len;
+
+    (void)arg;
+    RAW(raw_accept(r));
+    RAW(raw_greet(r, NULL));
+    RAW(raw_request(r, &stream));
+    RAW(raw_body(r, stream, NULL, 0, &len));
+    RAW(raw_ok_headers(r, stream));
+    RAW(raw_frame(r, RAW_DATA, 0, stream, "\0\0\0\0\1a\0\0\0\0\1b", 12));
+    return true;
+}
+
+static void test_cancel_inside_a_callback(void **state) {
+    struct raw *r = raw_start(two_messages, NULL, 0);
+    struct fx fx;
+    static struct fx_call c;
+
+    (void)state;
+    fx_open(&fx, raw_addr(r), (struct oc_channel_config){0});
+    assert_int_equal(fx_call_open(&fx, &c, 0, NULL, 0), 0);
+    c.on_message = do_cancel_again; /* before the request is complete: no answer can have come */
+    fx_do(&fx, do_send_hello, &c);
+    fx_expect(&c, OC_E_CANCELLED, "cancelled");
+    assert_int_equal(c.messages, 1); /* nothing after the cancelling */
+    fx_close(&fx);
+    assert_true(raw_stop(r));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_messages_at_any_split),
+        cmocka_unit_test(test_many_messages_in_one_frame),
+        cmocka_unit_test(test_trailers_only),
+        cmocka_unit_test(test_status_in_trailers),
+        cmocka_unit_test(test_http_errors),
+        cmocka_unit_test(test_foreign_content_type),
+        cmocka_unit_test(test_provisional_response),
+        cmocka_unit_test(test_broken_responses),
+        cmocka_unit_test(test_response_headers_are_bounded),
+        cmocka_unit_test(test_resets),
+        cmocka_unit_test(test_request_on_the_wire),
+        cmocka_unit_test(test_metadata_is_bounded),
+        cmocka_unit_test(test_big_request),
+        cmocka_unit_test(test_window_of_one_byte),
+        cmocka_unit_test(test_early_refusal_releases_the_bytes),
+        cmocka_unit_test(test_pieces_hold_the_window),
+        cmocka_unit_test(test_deadline),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_cancel_inside_a_callback),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
