@@ -1,13 +1,15 @@
 /* A gRPC load generator on bare nghttp2, independent of our client: one thread, one epoll.
  *
  *   load ADDR:PORT OP -n REQUESTS -c CONNECTIONS -m STREAMS [-k KEYS] [-s VALUE_BYTES] [-r SEED]
+ * [-u]
  *
  * OP: put      PutObject of VALUE_BYTES (small), key user%016x of a uniform key number
  *     preload  as put, but every key once, in order (REQUESTS is set to KEYS)
  *     get      Get of a uniform key
  *     stream   Put as a client stream, VALUE_BYTES in messages of 256 KiB
  * Every answer must have grpc-status 0 and, for get, VALUE_BYTES bytes of value; the value bytes
- * follow from the key number, so for small values each one is compared. Prints one JSON line. */
+ * follow from the key number, so for small values each one is compared (not with -u: the echo
+ * server's answers are made up). Prints one JSON line. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -59,7 +61,7 @@ struct peer {
 
 static struct {
     enum op_kind op;
-    bool sequential;
+    bool sequential, unchecked;
     uint64_t requests, started, finished, failed, wrong;
     uint64_t keys, value_bytes, rng;
     unsigned connections, streams;
@@ -255,7 +257,7 @@ static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, co
     if (r == NULL) {
         return 0;
     }
-    if (g.op == OP_GET && g.value_bytes <= 128 && g.value_bytes > 0) {
+    if (g.op == OP_GET && g.value_bytes <= 128 && g.value_bytes > 0 && !g.unchecked) {
         /* One message: 5 bytes of gRPC, 2 of protobuf, then the value. */
         for (size_t i = 0; i < len; i++) {
             uint64_t at = r->got + i;
@@ -425,7 +427,7 @@ static void parse(int argc, char **argv, struct sockaddr_in *sa) {
         }
     }
     optind = 3;
-    while (op >= 0 && (c = getopt(argc, argv, "n:c:m:k:s:r:")) != -1) {
+    while (op >= 0 && (c = getopt(argc, argv, "n:c:m:k:s:r:u")) != -1) {
         uint64_t v = optarg == NULL ? 0 : strtoull(optarg, NULL, 10);
 
         switch (c) {
@@ -447,6 +449,9 @@ static void parse(int argc, char **argv, struct sockaddr_in *sa) {
         case 'r':
             g.rng = v;
             break;
+        case 'u':
+            g.unchecked = true;
+            break;
         default:
             op = -1;
             break;
@@ -461,7 +466,7 @@ static void parse(int argc, char **argv, struct sockaddr_in *sa) {
     if (op < 0 || port > 65535 || inet_pton(AF_INET, host, &sa->sin_addr) != 1 || g.requests == 0 ||
         g.keys == 0 || (g.op == OP_PUT && g.value_bytes > SMALL_MAX)) {
         fprintf(stderr, "usage: load IPV4:PORT put|get|stream|preload -n N [-c C] [-m M] [-k KEYS] "
-                        "[-s BYTES] [-r SEED]\n");
+                        "[-s BYTES] [-r SEED] [-u]\n");
         exit(2);
     }
     (void)snprintf(authority, sizeof authority, "%s:%u", host, port);
