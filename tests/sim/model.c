@@ -125,6 +125,15 @@ void model_ack(struct model_key *k, size_t index) {
     k->writes[index].acked = true;
 }
 
+void model_ack_nothing(struct model *m, struct model_key *k, size_t index, bool was_possible) {
+    OC_CHECK(index < k->count && k->writes[index].value == 0);
+    k->writes[index].nothing = true;
+    if (!was_possible) {
+        model_fault(m, "key %zu: a deletion found nothing, but the key was there",
+                    (size_t)(k - m->keys));
+    }
+}
+
 static bool bytes_are(uint64_t value, uint32_t len, struct oc_span bytes) {
     if (bytes.len != len) {
         return false;
@@ -152,6 +161,9 @@ static bool shows(const struct model *m, const struct model_write *w,
                   const struct model_seen *seen) {
     enum expiry e = expiry_of(m, w);
 
+    if (w->nothing) {
+        return false;
+    }
     if (w->value == 0) {
         return !seen->found;
     }
@@ -168,6 +180,17 @@ static size_t newest_acked(const struct model_key *k) {
         i--;
     }
     return i > k->floor ? i : k->floor;
+}
+
+bool model_may_miss(const struct model *m, const struct model_key *k) {
+    struct model_seen miss = {.found = false};
+
+    for (size_t i = newest_acked(k); i < k->count; i++) {
+        if (shows(m, &k->writes[i], &miss)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 bool model_check_read(struct model *m, struct model_key *k, const struct model_seen *seen) {
@@ -199,6 +222,9 @@ bool model_listed(const struct model *m, const struct model_key *k, bool *either
     for (size_t i = from; i < k->count; i++) {
         enum expiry e = expiry_of(m, &k->writes[i]);
 
+        if (k->writes[i].nothing) {
+            continue;
+        }
         some = some || (k->writes[i].value != 0 && e != EXPIRED);
         none = none || k->writes[i].value == 0 || e != LIVE;
     }

@@ -19,6 +19,8 @@ struct model_write {
     uint32_t len;
     uint32_t expires_at_s;
     bool acked;
+    bool nothing; /* a deletion that found nothing to delete: it changed nothing and has no place in
+                     the log */
 };
 
 struct model_key {
@@ -53,6 +55,10 @@ void model_value(uint64_t value, uint8_t *dst, size_t len);
 size_t model_begin(struct model *m, struct model_key *k, uint64_t value, uint32_t len,
                    uint32_t expires_at_s);
 void model_ack(struct model_key *k, size_t index);
+/* A deletion was acknowledged that wrote nothing: right only if a miss was possible when it was
+ * given to the store, which `was_possible` says (model_may_miss at that time). */
+void model_ack_nothing(struct model *m, struct model_key *k, size_t index, bool was_possible);
+bool model_may_miss(const struct model *m, const struct model_key *k);
 
 /* What a read returned: found with bytes, or a miss. */
 struct model_seen {

@@ -41,6 +41,7 @@ struct writer {
     struct model_key *keys[BATCH_WRITES];
     size_t index[BATCH_WRITES]; /* among the key's writes */
     uint8_t *values[BATCH_WRITES];
+    bool may_miss[BATCH_WRITES]; /* nothing to delete would have been a right answer */
     size_t count;
     bool appended;
 };
@@ -206,6 +207,7 @@ static void writer_append(struct sim *s, struct writer *w) {
     for (size_t i = 0; i < w->count; i++) {
         struct oc_write *o = &w->writes[i];
 
+        w->may_miss[i] = model_may_miss(&s->model, w->keys[i]);
         w->index[i] = model_begin(&s->model, w->keys[i], o->is_delete ? 0 : o->version,
                                   (uint32_t)w->index[i], o->expires_at_s);
         o->version = 0;
@@ -228,7 +230,9 @@ static void writer_publish(struct sim *s, struct writer *w) {
     for (size_t i = 0; i < w->count; i++) {
         struct model_write *mw = &w->keys[i]->writes[w->index[i]];
 
-        if (w->writes[i].result == 0) {
+        if (w->writes[i].result == 0 && w->writes[i].is_delete && w->writes[i].version == 0) {
+            model_ack_nothing(&s->model, w->keys[i], w->index[i], w->may_miss[i]);
+        } else if (w->writes[i].result == 0) {
             model_ack(w->keys[i], w->index[i]);
             if (mw->seq > s->acked_seq) {
                 s->acked_seq = mw->seq;
@@ -536,6 +540,7 @@ static void check_flip(struct sim *s, const struct sim_flip *flip) {
             return;
         }
         if (!model_check_read(&s->model, k, &s->seen[i])) {
+            tell(s, "  %s", s->model.fault);
             s->model.fault[0] = 0;
             wrong++;
             last = i;
