@@ -40,6 +40,13 @@ struct oc_block *oc_svc_block_get(struct oc_svc_worker *w, enum oc_svc_block siz
     return oc_block_get(w->svc->pools[size]);
 }
 
+bool oc_svc_buffers_scarce(struct oc_svc_worker *w) {
+    struct oc_blockpool_stats stats;
+
+    oc_blockpool_stats(w->svc->pools[OC_SVC_BULK], &stats);
+    return stats.in_use_bytes > stats.limit_bytes / 2;
+}
+
 int oc_svc_wait(struct oc_svc_worker *w, struct oc_svc_waiter *waiter, enum oc_svc_block size) {
     if (w->waiting_count >= w->svc->cfg.max_waiters) {
         oc_svc_count(w->svc, OC_SVC_X_buffer_refused, 1);

@@ -193,7 +193,11 @@ static void get_fail(struct oc_svc_get *op, int code) {
         code = OC_E_DATA_LOSS; /* half a value was sent and the rest is gone */
     }
     oc_svc_count_read(w->svc, file, code, 0);
-    oc_svc_fail(w, call, code);
+    if (code == OC_E_EXHAUSTED) {
+        oc_svc_refuse(w, call, code, "too many requests at once: no buffer is free");
+    } else {
+        oc_svc_fail(w, call, code);
+    }
 }
 
 /* On a mover: the first bytes of what the index names. */
@@ -203,6 +207,11 @@ static int read_first(struct oc_svc_get *op, struct piece *p) {
     int r;
 
     if (oc_object_is_small(&op->obj)) {
+        if (oc_objects_read_room(op->key, &op->obj) > p->block->cap) {
+            /* Was large when the buffer was chosen, and has a very long key: let the client ask
+             * again. */
+            return OC_E_UNAVAILABLE;
+        }
         r = oc_objects_read(objects, op->key, &op->obj, p->block->data, false, &value);
         if (r == 0) {
             p->bytes = oc_span(value.p + op->pos, (size_t)(op->end - op->pos));
@@ -299,10 +308,13 @@ static void gave_up(struct oc_svc_waiter *waiter) {
 static void read_next(struct oc_svc_get *op) {
     /* The first task reads one chunk, so that the first message leaves as early as it can. */
     uint64_t left = (op->end - op->pos + OC_CHUNK_BYTES - 1) / OC_CHUNK_BYTES;
-    unsigned want = op->opened && left >= READ_AHEAD ? READ_AHEAD : 1;
+    unsigned want =
+        op->opened && left >= READ_AHEAD && !oc_svc_buffers_scarce(op->w) ? READ_AHEAD : 1;
+    enum oc_svc_block size =
+        !op->opened && oc_object_is_small(&op->obj) ? OC_SVC_LARGE : OC_SVC_BULK;
 
     while (op->work_count < want) {
-        struct oc_block *block = oc_svc_block_get(op->w, OC_SVC_LARGE);
+        struct oc_block *block = oc_svc_block_get(op->w, size);
 
         if (block == NULL) {
             break;
@@ -316,7 +328,7 @@ static void read_next(struct oc_svc_get *op) {
     op->waiter.got = got_block;
     op->waiter.gave_up = gave_up;
     op->waiting = true;
-    int r = oc_svc_wait(op->w, &op->waiter, OC_SVC_LARGE);
+    int r = oc_svc_wait(op->w, &op->waiter, size);
     if (r != 0) {
         op->waiting = false;
         get_fail(op, r);

@@ -11,18 +11,21 @@
 #include "object/rules.h"
 #include "object/service.h"
 
-/* Buffers come in two sizes. A small one holds a record of up to 64 KiB with a usual key; a large
- * one a whole record or chunk with the longest key. */
+/* Buffers. A small one holds a record of up to 64 KiB with a usual key, a large one any record, a
+ * bulk one a chunk. SMALL and LARGE are for what comes and goes with a turn or one read. BULK ones
+ * are held by transfers for as long as their peer takes, and have a pool of their own: however many
+ * of them there are, an object of one record finds a buffer. */
+enum oc_svc_block { OC_SVC_SMALL, OC_SVC_LARGE, OC_SVC_BULK, OC_SVC_BLOCKS };
 #define OC_SVC_SMALL_BLOCK ((size_t)68 << 10)
 #define OC_SVC_LARGE_BLOCK ((size_t)324 << 10)
+#define OC_SVC_BULK_BLOCK  ((size_t)260 << 10)
 static_assert(OC_SVC_LARGE_BLOCK >= OC_REC_HEADER_BYTES + OC_KEY_MAX + OC_INLINE_MAX + 8,
               "a record fits in a large block");
-static_assert(OC_SVC_LARGE_BLOCK >= OC_CHUNK_HEADER_BYTES + OC_CHUNK_BYTES, "a chunk fits");
+static_assert(OC_SVC_BULK_BLOCK >= OC_CHUNK_HEADER_BYTES + OC_CHUNK_BYTES,
+              "a chunk fits in a bulk block");
 
 /* Values of calls that never need a buffer of their own. */
 #define OC_SVC_INLINE 2048u
-
-enum oc_svc_block { OC_SVC_SMALL, OC_SVC_LARGE, OC_SVC_BLOCKS };
 
 /* Get, Delete and List requests are a key or three and a few numbers. */
 #define OC_SVC_REQUEST_MAX ((uint64_t)1 << 20)
@@ -93,6 +96,8 @@ void oc_svc_buffers_init(struct oc_svc_worker *w);
 void oc_svc_buffers_done(struct oc_svc_worker *w);
 /* A buffer now, or NULL: none is free or others wait for one already. */
 struct oc_block *oc_svc_block_get(struct oc_svc_worker *w, enum oc_svc_block size);
+/* More than half of the bulk buffers are in use: read ahead less. */
+bool oc_svc_buffers_scarce(struct oc_svc_worker *w);
 /* Wait for one. OC_E_EXHAUSTED when too many wait already; then nothing will be called. */
 int oc_svc_wait(struct oc_svc_worker *w, struct oc_svc_waiter *waiter, enum oc_svc_block size);
 void oc_svc_wait_cancel(struct oc_svc_worker *w, struct oc_svc_waiter *waiter);

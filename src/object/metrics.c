@@ -21,7 +21,7 @@ LABEL(by_place, "storage_type", "segment", "file");
 enum direction { UPLOAD, DOWNLOAD };
 LABEL(by_direction, "direction", "upload", "download");
 LABEL(by_movers, "movers", "read", "bulk", "commit");
-LABEL(by_size, "size", "small", "large");
+LABEL(by_size, "size", "small", "large", "bulk");
 LABEL(by_network, "direction", "in", "out");
 LABEL(by_error, "type", "storage");
 LABEL(by_client, "type", "client");

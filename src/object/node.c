@@ -432,6 +432,9 @@ static int open_service(struct ocache_local_node *n, struct oc_error *err) {
         .service = n->svc,
         .service_name = "cache.CacheService",
         .max_streams_per_connection = n->cfg.max_streams,
+        /* Beyond this every stream's queue is short: what peers do not take must not hold all
+           buffers. */
+        .send_budget_bytes = n->cfg.buffer_bytes / 4,
         .open_for_calls = oc_svc_open_for_calls,
         .observe = oc_svc_observe,
     };

@@ -135,7 +135,7 @@ static int make_room(struct oc_svc_write *op, size_t wanted) {
     size_t need = op->fill_len + wanted;
     bool small =
         op->flushed == 0 && need <= OC_SVC_SMALL_BLOCK && op->fill_cap < OC_SVC_SMALL_BLOCK;
-    enum oc_svc_block size = small ? OC_SVC_SMALL : OC_SVC_LARGE;
+    enum oc_svc_block size = small ? OC_SVC_SMALL : OC_SVC_BULK;
     struct oc_block *block = oc_svc_block_get(op->w, size);
     if (block == NULL) {
         op->waiter.got = got_block;

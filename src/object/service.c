@@ -99,15 +99,14 @@ int oc_svc_new(const struct oc_svc_config *cfg, struct oc_svc **ret, struct oc_e
         s->cfg.buffer_bytes = BUFFERS_MIN;
     }
     atomic_init(&s->phase, OC_SVC_LOADING);
-    /* Most calls need small buffers, large values need the bytes. */
     s->pools[OC_SVC_SMALL] = oc_blockpool_new(OC_SVC_SMALL_BLOCK, s->cfg.buffer_bytes / 8);
-    s->pools[OC_SVC_LARGE] =
-        oc_blockpool_new(OC_SVC_LARGE_BLOCK, s->cfg.buffer_bytes - s->cfg.buffer_bytes / 8);
+    s->pools[OC_SVC_LARGE] = oc_blockpool_new(OC_SVC_LARGE_BLOCK, s->cfg.buffer_bytes / 4);
+    s->pools[OC_SVC_BULK] = oc_blockpool_new(OC_SVC_BULK_BLOCK, s->cfg.buffer_bytes / 8 * 5);
     s->workers = (struct oc_svc_worker **)calloc(cfg->workers, sizeof *s->workers);
     pthread_mutex_init(&s->attached, NULL);
     int r = 0;
-    if (s->pools[OC_SVC_SMALL] == NULL || s->pools[OC_SVC_LARGE] == NULL || s->workers == NULL ||
-        oc_svc_metrics_new(s) != 0) {
+    if (s->pools[OC_SVC_SMALL] == NULL || s->pools[OC_SVC_LARGE] == NULL ||
+        s->pools[OC_SVC_BULK] == NULL || s->workers == NULL || oc_svc_metrics_new(s) != 0) {
         r = oc_error_set(err, OC_E_EXHAUSTED, "out of memory for the object service");
     }
     if (r == 0) {

@@ -94,7 +94,7 @@ class Client:
             ("grpc.use_local_subchannel_pool", 1),
             # A node that is killed and started again is to be found at once.
             ("grpc.initial_reconnect_backoff_ms", 50),
-            ("grpc.min_reconnect_backoff_ms", 50),
+            ("grpc.min_reconnect_backoff_ms", 3000),  # in fact the time that one attempt may take
             ("grpc.max_reconnect_backoff_ms", 200),
         ] + list(options))
         self.stub = s.cache_pb2_grpc.CacheServiceStub(self.channel)

@@ -219,7 +219,7 @@ def test_F6_fields_in_any_order(node, key):
 
 def uploads_left(node):
     m = node.metrics()
-    return m['ocache_buffer_used_bytes{size="large"}'] + m['ocache_buffer_used_bytes{size="small"}']
+    return m['ocache_buffer_used_bytes{size="bulk"}'] + m['ocache_buffer_used_bytes{size="small"}']
 
 
 def test_F7_cancelled_upload_keeps_the_old_value(node, client, key):

@@ -84,7 +84,7 @@ def test_F14_slow_readers_hold_little_memory(new_node):
         call.cancel()
     for c in clients:
         c.close()
-    wait_for(lambda: n.metrics()['ocache_buffer_used_bytes{size="large"}'] == 0, 10, "buffers")
+    wait_for(lambda: n.metrics()['ocache_buffer_used_bytes{size="bulk"}'] == 0, 10, "buffers")
     assert n.stop() == 0
 
 
@@ -121,7 +121,7 @@ def test_F14_slow_writers_hold_little_memory(new_node):
     assert done >= 80 and done + refused == 200
     for c in clients:
         c.close()
-    wait_for(lambda: n.metrics()['ocache_buffer_used_bytes{size="large"}'] == 0, 10, "buffers")
+    wait_for(lambda: n.metrics()['ocache_buffer_used_bytes{size="bulk"}'] == 0, 10, "buffers")
     assert n.metrics()["ocache_buffer_waiting"] == 0
     assert n.stop() == 0
 
@@ -153,8 +153,8 @@ def test_F15_largest_message(new_node):
     n = new_node()
     with n.client() as c:
         pb = c.pb
-        overhead = pb.PutRequest(key="big", data=bytes(1000)).ByteSize() - 1000 + 3
-        value = pattern((128 << 20) - overhead, 15)
+        # Two fields: tag, length of one byte, "big"; tag, length of four bytes, the value.
+        value = pattern((128 << 20) - (1 + 1 + 3) - (1 + 4), 15)
         request = pb.PutRequest(key="big", data=value)
         assert request.ByteSize() == 128 << 20
         assert c.stub.PutObject(request, timeout=60).success
@@ -260,13 +260,15 @@ def test_F16_second_signal_ends_at_once(new_node):
         def messages():
             yield c.pb.PutRequest(key="never", data=bytes(MIB))
             stop.wait(60)
-        c.stub.Put.future(messages())
+        call = c.stub.Put.future(messages())
         wait_for(lambda: n.disk_files()[1], 10, "the upload's file")
         n.signal()
         wait_for(lambda: "stopping" in n.log(), 5, "the stop to begin")
         n.signal(signal.SIGINT)
         assert n.wait(5) == 1
         stop.set()
+        with pytest.raises(grpc.RpcError):
+            call.result(timeout=10)
     n.start()
     with n.client() as c:
         assert c.get("k") == b"v"
