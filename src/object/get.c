@@ -12,6 +12,20 @@
 #define COPY_MAX 4096u
 /* Chunks that one task reads: read while the ones before them are being sent. */
 #define READ_AHEAD 2u
+/* Buffers of one large get while there are many: those being read and a send queue full of them. */
+#define BUFFERS_MAX 6u
+
+/* A buffer of a large get; lies at the end of its block, behind the chunk. `ref` is what the send
+ * queue holds. */
+struct buffer {
+    struct oc_ref ref;
+    struct oc_svc_get *op; /* NULL: the get is over, the block goes back */
+    struct oc_block *block;
+    struct oc_list link; /* op->idle or op->out */
+};
+#define BUFFER_AT (OC_SVC_BULK_BLOCK - 128)
+static_assert(sizeof(struct buffer) <= 128 && BUFFER_AT >= OC_CHUNK_HEADER_BYTES + OC_CHUNK_BYTES,
+              "chunk and buffer share a block");
 
 struct piece {
     struct oc_block *block;
@@ -29,8 +43,12 @@ struct oc_svc_get {
     struct oc_reader *reader;
     struct oc_svc_task task;
     struct oc_svc_waiter waiter;
+    struct oc_list resume;    /* in the worker's list of gets to look at */
+    struct oc_list idle, out; /* struct buffer.link: free ones, those with the send queue */
+    unsigned held;            /* buffers, wherever they are */
     struct piece work[READ_AHEAD], ready[READ_AHEAD];
     unsigned work_count, read_count, ready_first, ready_count;
+    bool bulk; /* its blocks are BULK ones with a struct buffer; else one LARGE block */
     bool task_runs, waiting;
     bool opened;  /* the object was found and begun; it is the one that is sent */
     bool sent;    /* a message has left: no way back to a miss */
@@ -158,6 +176,82 @@ static void submit(struct oc_svc_get *op, void (*run)(struct oc_job *),
     oc_svc_submit(op->w, small ? s->read_movers : s->bulk_movers, &op->task);
 }
 
+/* ---- buffers of a large get ---- */
+
+static struct buffer *buffer_of(const struct oc_block *block) {
+    return (struct buffer *)(void *)(block->data + BUFFER_AT);
+}
+
+/* On the worker's thread: the send queue has let go of it. Nothing is sent from here, as this may
+ * run deep inside the sending of something else. */
+static void buffer_released(struct oc_ref *ref) {
+    struct buffer *b = OC_CONTAINER(ref, struct buffer, ref);
+    struct oc_svc_get *op = b->op;
+
+    oc_list_remove(&b->link);
+    if (op == NULL) {
+        oc_block_put(b->block);
+        return;
+    }
+    oc_list_push_back(&op->idle, &b->link);
+    if (oc_list_empty(&op->resume)) {
+        oc_list_push_back(&op->w->resume, &op->resume);
+        oc_loop_again(op->w->loop);
+    }
+}
+
+static void buffer_add(struct oc_svc_get *op, struct oc_block *block) {
+    struct buffer *b = buffer_of(block);
+
+    *b = (struct buffer){.op = op, .block = block};
+    oc_list_init(&b->link);
+    oc_list_push_back(&op->idle, &b->link);
+    op->held++;
+}
+
+static void buffer_drop(struct oc_svc_get *op, struct buffer *b) {
+    oc_list_remove(&b->link);
+    op->held--;
+    oc_block_put(b->block);
+}
+
+/* Blocks that the get itself holds, in `work` or `ready`. */
+static void block_drop(struct oc_svc_get *op, struct oc_block *block) {
+    if (op->bulk) {
+        oc_list_push_back(&op->idle, &buffer_of(block)->link);
+    } else {
+        oc_block_put(block);
+    }
+}
+
+static void buffers_free(struct oc_svc_get *op) {
+    while (!oc_list_empty(&op->idle)) {
+        buffer_drop(op, OC_CONTAINER(op->idle.next, struct buffer, link));
+    }
+    oc_list_each_safe (it, tmp, &op->out) {
+        struct buffer *b = OC_CONTAINER(it, struct buffer, link);
+
+        oc_list_remove(&b->link);
+        b->op = NULL;
+    }
+}
+
+/* A block to read into, or NULL: then all are out, or `held` is 0 and one must be waited for. */
+static struct oc_block *block_take(struct oc_svc_get *op, bool scarce) {
+    if (!op->bulk) {
+        return oc_svc_block_get(op->w, OC_SVC_LARGE);
+    }
+    if (oc_list_empty(&op->idle) && (op->held == 0 || (!scarce && op->held < BUFFERS_MAX))) {
+        struct oc_block *block = oc_svc_block_get(op->w, OC_SVC_BULK);
+
+        if (block != NULL) {
+            buffer_add(op, block);
+        }
+    }
+    struct oc_list *first = oc_list_pop_front(&op->idle);
+    return first == NULL ? NULL : OC_CONTAINER(first, struct buffer, link)->block;
+}
+
 /* The call is over or about to be answered. */
 static void get_release(struct oc_svc_get *op) {
     if (op->call != NULL) {
@@ -169,8 +263,10 @@ static void get_release(struct oc_svc_get *op) {
         return; /* they look at `call` when they come back */
     }
     for (; op->ready_count > 0; op->ready_count--) {
-        oc_block_put(op->ready[op->ready_first++ % READ_AHEAD].block);
+        block_drop(op, op->ready[op->ready_first++ % READ_AHEAD].block);
     }
+    buffers_free(op);
+    oc_list_remove(&op->resume);
     if (op->reader != NULL) {
         submit(op, run_close, close_done);
     } else {
@@ -278,7 +374,7 @@ static void read_done(struct oc_job *job) {
         if (op->call != NULL && i < op->read_count && op->work[i].bytes.len > 0) {
             op->ready[(op->ready_first + op->ready_count++) % READ_AHEAD] = op->work[i];
         } else {
-            oc_block_put(op->work[i].block);
+            block_drop(op, op->work[i].block);
         }
     }
     op->work_count = 0;
@@ -293,6 +389,10 @@ static void got_block(struct oc_svc_waiter *waiter, struct oc_block *block) {
     struct oc_svc_get *op = OC_CONTAINER(waiter, struct oc_svc_get, waiter);
 
     op->waiting = false;
+    if (op->bulk) {
+        buffer_add(op, block);
+        (void)oc_list_pop_front(&op->idle); /* the same one: it was empty */
+    }
     op->work[0].block = block;
     op->work_count = 1;
     submit(op, run_read, read_done);
@@ -306,15 +406,16 @@ static void gave_up(struct oc_svc_waiter *waiter) {
 }
 
 static void read_next(struct oc_svc_get *op) {
+    bool scarce = oc_svc_buffers_scarce(op->w);
     /* The first task reads one chunk, so that the first message leaves as early as it can. */
     uint64_t left = (op->end - op->pos + OC_CHUNK_BYTES - 1) / OC_CHUNK_BYTES;
-    unsigned want =
-        op->opened && left >= READ_AHEAD && !oc_svc_buffers_scarce(op->w) ? READ_AHEAD : 1;
-    enum oc_svc_block size =
-        !op->opened && oc_object_is_small(&op->obj) ? OC_SVC_LARGE : OC_SVC_BULK;
+    unsigned want = op->opened && left >= READ_AHEAD && !scarce ? READ_AHEAD : 1;
 
+    while (scarce && op->held > 1 && !oc_list_empty(&op->idle)) {
+        buffer_drop(op, OC_CONTAINER(op->idle.next, struct buffer, link)); /* to others */
+    }
     while (op->work_count < want) {
-        struct oc_block *block = oc_svc_block_get(op->w, size);
+        struct oc_block *block = block_take(op, scarce);
 
         if (block == NULL) {
             break;
@@ -325,28 +426,43 @@ static void read_next(struct oc_svc_get *op) {
         submit(op, run_read, read_done);
         return;
     }
+    if (op->held > 0) {
+        return; /* all are with the send queue, and come back */
+    }
     op->waiter.got = got_block;
     op->waiter.gave_up = gave_up;
     op->waiting = true;
-    int r = oc_svc_wait(op->w, &op->waiter, size);
+    int r = oc_svc_wait(op->w, &op->waiter, op->bulk ? OC_SVC_BULK : OC_SVC_LARGE);
     if (r != 0) {
         op->waiting = false;
         get_fail(op, r);
     }
 }
 
+static void send_piece(struct oc_svc_get *op, const struct piece *p) {
+    struct oc_span message = build_message(p->block->data, p->bytes);
+    struct oc_slice slice = {message.p, message.len, &p->block->ref};
+
+    if (op->bulk) {
+        struct buffer *b = buffer_of(p->block);
+
+        oc_ref_init(&b->ref, buffer_released);
+        oc_list_push_back(&op->out, &b->link);
+        slice.owner = &b->ref;
+    }
+    op->sent = true;
+    oc_svc_count_download(op->w->svc, p->bytes.len);
+    op->blocked = !oc_call_send(op->call, &slice, 1);
+    oc_ref_put(slice.owner);
+}
+
 static void send_ready(struct oc_svc_get *op) {
     op->pumping = true;
     while (op->call != NULL && op->ready_count > 0 && !op->blocked) {
         struct piece p = op->ready[op->ready_first++ % READ_AHEAD];
-        struct oc_span message = build_message(p.block->data, p.bytes);
-        struct oc_slice slice = {message.p, message.len, &p.block->ref};
 
         op->ready_count--;
-        op->sent = true;
-        oc_svc_count_download(op->w->svc, p.bytes.len);
-        op->blocked = !oc_call_send(op->call, &slice, 1);
-        oc_block_put(p.block);
+        send_piece(op, &p);
     }
     op->pumping = false;
 }
@@ -362,7 +478,7 @@ static void pump(struct oc_svc_get *op) {
     }
     if (op->result != 0) {
         get_fail(op, op->result);
-    } else if (op->pos >= op->end) {
+    } else if (op->pos >= op->end && op->opened) {
         struct oc_svc_worker *w = op->w;
         struct oc_call *call = op->call;
         struct oc_object obj = op->obj;
@@ -371,6 +487,16 @@ static void pump(struct oc_svc_get *op) {
         answer_hit(w, call, &obj);
     } else if (!op->blocked) {
         read_next(op);
+    }
+}
+
+void oc_svc_get_turn(struct oc_svc_worker *w) {
+    struct oc_list *first;
+
+    /* Bounded: a get joins again only when a buffer of it was released, which happens after the
+     * turn. */
+    while ((first = oc_list_pop_front(&w->resume)) != NULL) {
+        pump(OC_CONTAINER(first, struct oc_svc_get, resume));
     }
 }
 
@@ -404,6 +530,10 @@ static void start_op(struct oc_svc_worker *w, struct oc_call *call, const struct
     op->end = rq->end;
     oc_list_init(&op->task.link);
     oc_list_init(&op->waiter.link);
+    oc_list_init(&op->resume);
+    oc_list_init(&op->idle);
+    oc_list_init(&op->out);
+    op->bulk = !oc_object_is_small(&op->obj);
     oc_call_set_user(call, op);
     read_next(op);
 }

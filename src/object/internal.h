@@ -76,6 +76,8 @@ struct oc_svc_worker {
     size_t waiting_count;
     struct oc_list refused; /* struct oc_svc_task.link */
 
+    struct oc_list resume; /* gets to look at: buffers of theirs came back */
+
     struct oc_list pending; /* struct oc_svc_write.link: complete, to be committed this turn */
     uint64_t pending_bytes;
     struct oc_svc_commit *commit; /* the batch on a mover; only under sync ALWAYS */
@@ -160,6 +162,8 @@ struct oc_svc_write {
     struct oc_upload *upload;
     struct oc_svc_task task;
     bool task_runs;
+    struct oc_block
+        *spare; /* kept for the next chunk: an upload that has begun never waits for one */
     struct oc_block *chunks[OC_SVC_CHUNKS]; /* ring of full chunks */
     unsigned chunk_first;                   /* counts up; the slot is its remainder */
     unsigned chunk_count;                   /* queued, those at work included */
@@ -183,6 +187,10 @@ void oc_svc_write_release(struct oc_svc_write *op);
 void oc_svc_write_fail(struct oc_svc_write *op, int code, const char *text);
 /* Give window back for what is stored; holds it back while the disk is behind. */
 void oc_svc_write_credit(struct oc_svc_write *op, size_t bytes);
+
+/* A chunk was written: its block goes to the upload itself when it needs one, else to the pool. May
+ * end in the write's failure and release. */
+void oc_svc_write_recycle(struct oc_svc_write *op, struct oc_block *block);
 
 /* The fill buffer is a full chunk and more is coming: queue it. OC_E_EXHAUSTED. */
 int oc_svc_upload_chunk(struct oc_svc_write *op);
@@ -209,6 +217,7 @@ void oc_svc_put_half_closed(struct oc_call *call);
 void oc_svc_delete_message(struct oc_call *call, struct oc_span message);
 void oc_svc_write_closed(struct oc_call *call, int code);
 void oc_svc_get_message(struct oc_call *call, struct oc_span message);
+void oc_svc_get_turn(struct oc_svc_worker *w);
 void oc_svc_get_writable(struct oc_call *call);
 void oc_svc_get_closed(struct oc_call *call, int code);
 size_t oc_svc_get_bytes(void);

@@ -41,6 +41,9 @@ static void drop_buffers(struct oc_svc_write *op) {
     if (op->block != NULL) {
         oc_block_put(OC_TAKE(op->block));
     }
+    if (op->spare != NULL) {
+        oc_block_put(OC_TAKE(op->spare));
+    }
     while (op->chunk_count > 0) {
         oc_block_put(op->chunks[op->chunk_first++ % OC_SVC_CHUNKS]);
         op->chunk_count--;
@@ -136,7 +139,7 @@ static int make_room(struct oc_svc_write *op, size_t wanted) {
     bool small =
         op->flushed == 0 && need <= OC_SVC_SMALL_BLOCK && op->fill_cap < OC_SVC_SMALL_BLOCK;
     enum oc_svc_block size = small ? OC_SVC_SMALL : OC_SVC_BULK;
-    struct oc_block *block = oc_svc_block_get(op->w, size);
+    struct oc_block *block = op->spare != NULL ? OC_TAKE(op->spare) : oc_svc_block_get(op->w, size);
     if (block == NULL) {
         op->waiter.got = got_block;
         op->waiter.gave_up = gave_up;
@@ -238,6 +241,18 @@ static void got_block(struct oc_svc_waiter *waiter, struct oc_block *block) {
         complete(op);
     } else {
         oc_svc_write_credit(op, 0);
+    }
+}
+
+void oc_svc_write_recycle(struct oc_svc_write *op, struct oc_block *block) {
+    if (op->call != NULL && op->waiting) {
+        oc_svc_wait_cancel(op->w, &op->waiter);
+        op->waiter.size = OC_SVC_BULK;
+        got_block(&op->waiter, block);
+    } else if (op->call != NULL && op->block == NULL && op->spare == NULL && !op->all_queued) {
+        op->spare = block;
+    } else {
+        oc_block_put(block);
     }
 }
 

@@ -175,6 +175,7 @@ static void turn(struct oc_turn_hook *hook) {
     struct oc_svc_worker *w = OC_CONTAINER(hook, struct oc_svc_worker, hook);
 
     oc_svc_buffers_turn(w);
+    oc_svc_get_turn(w);
     oc_svc_commit_turn(w);
 }
 
@@ -196,6 +197,7 @@ int oc_svc_worker_new(struct oc_svc *s, unsigned index, struct oc_loop *loop,
         return OC_E_EXHAUSTED;
     }
     oc_list_init(&w->pending);
+    oc_list_init(&w->resume);
     oc_svc_buffers_init(w);
     oc_pool_init(&w->writes, oc_svc_write_bytes(), 0, CACHED_OPS);
     oc_pool_init(&w->gets, oc_svc_get_bytes(), 0, CACHED_OPS);

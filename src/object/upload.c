@@ -41,10 +41,22 @@ static void chunks_done(struct oc_job *job) {
     struct oc_svc_task *task = OC_CONTAINER(job, struct oc_svc_task, job);
     struct oc_svc_write *op = OC_CONTAINER(task, struct oc_svc_write, task);
 
-    op->task_runs = false;
-    for (; op->chunks_taken > 0; op->chunks_taken--, op->chunk_count--) {
-        oc_block_put(op->chunks[op->chunk_first++ % OC_SVC_CHUNKS]);
+    struct oc_block *done[CHUNKS_AT_WORK];
+    unsigned count = op->chunks_taken;
+    for (unsigned i = 0; i < count; i++) {
+        done[i] = op->chunks[op->chunk_first++ % OC_SVC_CHUNKS];
     }
+    op->chunk_count -= count;
+    op->chunks_taken = 0;
+    /* The task still counts as running: whatever happens in here, the write is not freed. */
+    for (unsigned i = 0; i < count; i++) {
+        if (op->task_result == 0) {
+            oc_svc_write_recycle(op, done[i]);
+        } else {
+            oc_block_put(done[i]);
+        }
+    }
+    op->task_runs = false;
     if (op->call == NULL) {
         oc_svc_write_release(op);
     } else if (op->task_result != 0) {
