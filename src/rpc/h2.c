@@ -7,7 +7,7 @@
 #include "base/event.h"
 #include "rpc/server_internal.h"
 
-#define H2_JUNK_BURST 10000u /* frames that do nothing: empty DATA, PRIORITY */
+#define H2_JUNK_BURST 10000u /* empty DATA frames; nghttp2 bounds or ignores the rest */
 #define H2_JUNK_PER_S 1000u
 
 static const char ping_alive[8] = "oc-alive";
@@ -70,7 +70,6 @@ static void count_reset(struct server_conn *conn) {
 static void count_junk(struct server_conn *conn) {
     if (!conn->ending && !bucket_take(&conn->junk_tokens_ns, &conn->junk_at_ns, conn->w->now_ns,
                                       H2_JUNK_BURST, H2_JUNK_PER_S)) {
-        server_count(&conn->w->counts.protocol_errors, 1);
         server_h2_terminate(conn, NGHTTP2_ENHANCE_YOUR_CALM);
     }
 }
@@ -118,7 +117,6 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, nghtt
     if (call->header_bytes > max) {
         call->head_too_long = true;
         if (call->header_bytes > max * H2_HEADER_BOMB) {
-            server_count(&conn->w->counts.protocol_errors, 1);
             server_h2_terminate(conn, NGHTTP2_ENHANCE_YOUR_CALM);
         }
         return 0;
@@ -157,7 +155,7 @@ static void headers_received(struct server_conn *conn, const nghttp2_frame *fram
 }
 
 static void ping_received(struct server_conn *conn, const nghttp2_frame *frame) {
-    if ((frame->hd.flags & NGHTTP2_FLAG_ACK) != 0 && conn->drain_ping &&
+    if ((frame->hd.flags & NGHTTP2_FLAG_ACK) != 0 && conn->draining &&
         memcmp(frame->ping.opaque_data, ping_drain, sizeof ping_drain) == 0) {
         server_h2_goaway_final(conn);
     }
@@ -192,23 +190,9 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *
     case NGHTTP2_PING:
         ping_received(conn, frame);
         break;
-    case NGHTTP2_PRIORITY:
-        count_junk(conn);
-        break;
     default:
         break;
     }
-    return 0;
-}
-
-static int on_invalid_frame(nghttp2_session *session, const nghttp2_frame *frame, int error,
-                            void *user) {
-    struct server_conn *conn = user;
-
-    (void)session;
-    (void)frame;
-    (void)error;
-    server_count(&conn->w->counts.protocol_errors, 1);
     return 0;
 }
 
@@ -258,28 +242,45 @@ static int on_send_data(nghttp2_session *session, nghttp2_frame *frame, const ui
     return 0;
 }
 
+static void reset_sent(struct server_conn *conn, uint32_t code) {
+    if (code == NGHTTP2_REFUSED_STREAM) {
+        server_count(&conn->w->counts.refused_streams, 1);
+        count_reset(conn);
+    } else if (code != NGHTTP2_NO_ERROR && code != NGHTTP2_CANCEL) {
+        server_count(&conn->w->counts.protocol_errors, 1);
+        count_reset(conn);
+    }
+}
+
 static int on_frame_sent(nghttp2_session *session, const nghttp2_frame *frame, void *user) {
     struct server_conn *conn = user;
 
-    if (frame->hd.type == NGHTTP2_RST_STREAM) {
-        uint32_t code = frame->rst_stream.error_code;
-
-        if (code == NGHTTP2_REFUSED_STREAM) {
-            server_count(&conn->w->counts.refused_streams, 1);
-            count_reset(conn);
-        } else if (code != NGHTTP2_NO_ERROR && code != NGHTTP2_CANCEL) {
-            count_reset(conn);
+    switch (frame->hd.type) {
+    case NGHTTP2_RST_STREAM:
+        reset_sent(conn, frame->rst_stream.error_code);
+        break;
+    case NGHTTP2_GOAWAY:
+        if (frame->goaway.error_code != NGHTTP2_NO_ERROR) {
+            server_count(&conn->w->counts.protocol_errors, 1);
+        } else if (conn->draining && !conn->goaway_final) {
+            server_h2_ping(conn, ping_drain); /* now, for pings overtake other frames */
         }
-    } else if ((frame->hd.type == NGHTTP2_HEADERS || frame->hd.type == NGHTTP2_DATA) &&
-               (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0) {
-        struct oc_call *call = find_call(conn, frame->hd.stream_id);
+        break;
+    case NGHTTP2_HEADERS:
+    case NGHTTP2_DATA:
+        if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0) {
+            struct oc_call *call = find_call(conn, frame->hd.stream_id);
 
-        /* Answered before the request was complete: the rest of it is not wanted. */
-        if (call != NULL && !call->remote_closed &&
-            nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id,
-                                      NGHTTP2_NO_ERROR) != 0) {
-            return NGHTTP2_ERR_CALLBACK_FAILURE;
+            /* Answered before the request was complete: the rest of it is not wanted. */
+            if (call != NULL && !call->remote_closed &&
+                nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id,
+                                          NGHTTP2_NO_ERROR) != 0) {
+                return NGHTTP2_ERR_CALLBACK_FAILURE;
+            }
         }
+        break;
+    default:
+        break;
     }
     return 0;
 }
@@ -315,7 +316,6 @@ int server_h2_library(struct oc_rpc_server *s) {
     nghttp2_session_callbacks_set_on_header_callback2(cb, on_header);
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(cb, on_data);
     nghttp2_session_callbacks_set_on_frame_recv_callback(cb, on_frame);
-    nghttp2_session_callbacks_set_on_invalid_frame_recv_callback(cb, on_invalid_frame);
     nghttp2_session_callbacks_set_on_stream_close_callback(cb, on_stream_close);
     nghttp2_session_callbacks_set_data_source_read_length_callback(cb, on_read_length);
     nghttp2_session_callbacks_set_send_data_callback(cb, on_send_data);
@@ -360,9 +360,9 @@ void server_h2_input(struct server_conn *conn, struct oc_span bytes) {
     if (n >= 0 && (size_t)n == bytes.len) {
         return;
     }
-    server_count(&conn->w->counts.protocol_errors, 1);
     if (n == NGHTTP2_ERR_BAD_CLIENT_MAGIC || n == NGHTTP2_ERR_NOMEM ||
         n == NGHTTP2_ERR_CALLBACK_FAILURE) {
+        server_count(&conn->w->counts.protocol_errors, 1);
         server_conn_kill(conn, true);
         return;
     }
@@ -393,15 +393,16 @@ void server_h2_reset(struct oc_call *call, uint32_t code) {
  * the ping behind it shows that the peer has seen it; then comes the GOAWAY that names the last
  * one. */
 void server_h2_drain(struct server_conn *conn) {
-    if (conn->drain_ping || conn->goaway_final) {
+    if (conn->draining) {
         return;
     }
     if (nghttp2_submit_shutdown_notice(conn->h2) != 0) {
         server_conn_kill(conn, true);
         return;
     }
-    conn->drain_ping = true;
-    server_h2_ping(conn, ping_drain);
+    conn->draining = true;
+    conn->drain_ns = conn->w->now_ns;
+    server_conn_dirty(conn);
 }
 
 void server_h2_goaway_final(struct server_conn *conn) {

@@ -129,6 +129,7 @@ int server_window_reserve(struct oc_call *call, uint64_t len) {
     struct oc_rpc_server *s = w->s;
 
     if (len <= SMALL_MESSAGE) {
+        call->window = s->stream_window > len ? s->stream_window : (uint32_t)len;
         return OC_OK;
     }
     if (len > s->reserve.limit) {
@@ -153,8 +154,8 @@ void server_window_unreserve(struct oc_call *call) {
     if (call->reserved > 0) {
         oc_budget_give(&w->s->reserve, call->reserved);
         call->reserved = 0;
-        call->window = w->s->stream_window;
     }
+    call->window = w->s->stream_window;
     (void)server_window_hold(call); /* gives back only */
     if (!oc_list_empty(&w->waiting)) {
         server_window_retry(w);

@@ -102,10 +102,10 @@ int oc_rpc_server_new(const struct oc_rpc_config *cfg, struct oc_rpc_server **re
     uint64_t budget = s->cfg.receive_budget_bytes;
     oc_budget_init(&s->reserve, budget - budget / 4);
     oc_budget_init(&s->hold, budget / 4);
-    uint64_t first = budget / 1024;
-    s->stream_window = first < SERVER_H2_WINDOW ? SERVER_H2_WINDOW
-                       : first > (256u << 10)   ? 256u << 10
-                                                : (uint32_t)first;
+    uint64_t first = budget / 1024; /* so that a thousand streams fit into what is held */
+    s->stream_window = first < SERVER_STREAM_MIN ? SERVER_STREAM_MIN
+                       : first > (256u << 10)    ? 256u << 10
+                                                 : (uint32_t)first;
     int r = table_build(s, err);
     if (r == OC_OK && server_h2_library(s) < 0) {
         r = oc_error_set(err, OC_E_EXHAUSTED, "no memory for the HTTP/2 library");
@@ -232,6 +232,7 @@ int oc_rpc_worker_new(struct oc_rpc_server *s, struct oc_loop *loop, void *user,
     w->loop = loop;
     w->user = user;
     w->deadline_armed_ns = UINT64_MAX;
+    w->drain_final_ms = DRAIN_FINAL_MS;
     oc_list_init(&w->conns);
     oc_list_init(&w->dirty);
     oc_list_init(&w->waiting);
@@ -287,8 +288,7 @@ void oc_rpc_worker_drain(struct oc_rpc_worker *w, uint64_t timeout_ms, void (*do
     w->drained = done;
     w->drained_arg = arg;
     w->drain_deadline_ns = w->now_ns + timeout_ms * OC_NS_PER_MS;
-    uint64_t final_ms = timeout_ms / 2 < DRAIN_FINAL_MS ? timeout_ms / 2 : DRAIN_FINAL_MS;
-    w->drain_final_ns = w->now_ns + final_ms * OC_NS_PER_MS;
+    w->drain_final_ms = timeout_ms / 2 < DRAIN_FINAL_MS ? timeout_ms / 2 : DRAIN_FINAL_MS;
     (void)oc_timer_start(&w->tick, DRAIN_TICK_MS, DRAIN_TICK_MS); /* fails: as slow as before */
     oc_event(OC_EV_DRAIN, w->conn_count, 0);
     server_health_drain(w);

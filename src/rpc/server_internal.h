@@ -24,6 +24,7 @@
 #define SERVER_CALL_MAGIC   0x5372436cu
 
 #define SERVER_H2_WINDOW      65535u /* the protocol's initial window; each connection's floor */
+#define SERVER_STREAM_MIN     4096u
 #define SERVER_STREAM_MAX     (4u << 20) /* a stream's window grows to this */
 #define SERVER_CONN_MAX       (8u << 20) /* a connection's window for bytes without a reservation */
 #define SERVER_RECV_FRAME     (1u << 20) /* SETTINGS_MAX_FRAME_SIZE */
@@ -188,7 +189,7 @@ struct server_conn {
     bool peer_ended : 1;
     bool settings_seen : 1;
     bool ping_out : 1;
-    bool drain_ping : 1; /* the ping between the two GOAWAYs is out */
+    bool draining : 1; /* the first GOAWAY was submitted */
     bool goaway_final : 1;
     bool in_recv : 1; /* inside nghttp2 or llhttp: nothing may be freed */
     bool in_send : 1;
@@ -196,7 +197,7 @@ struct server_conn {
     uint8_t sniffed[24];
     uint8_t sniffed_len;
 
-    uint64_t opened_ns, read_ns, write_ns, ping_ns, head_ns, linger_ns, active_ns;
+    uint64_t opened_ns, read_ns, write_ns, ping_ns, head_ns, linger_ns, active_ns, drain_ns;
 
     nghttp2_session *h2;
     struct oc_list calls;
@@ -245,7 +246,7 @@ struct oc_rpc_worker {
     int64_t send_unreported; /* queued bytes not yet added to the server's count */
 
     bool draining, drained_called;
-    uint64_t drain_deadline_ns, drain_final_ns;
+    uint64_t drain_deadline_ns, drain_final_ms;
     void (*drained)(void *arg);
     void *drained_arg;
 

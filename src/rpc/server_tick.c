@@ -209,7 +209,7 @@ static void tick_h2(struct server_conn *conn) {
     if (cfg->idle_ms != 0 && conn->call_count == 0 && passed(w, conn->active_ns, cfg->idle_ms)) {
         server_h2_drain(conn);
     }
-    if (conn->drain_ping && !conn->goaway_final && w->draining && w->now_ns > w->drain_final_ns) {
+    if (conn->draining && !conn->goaway_final && passed(w, conn->drain_ns, w->drain_final_ms)) {
         server_h2_goaway_final(conn); /* the ping between the two is not answered */
     }
 }
