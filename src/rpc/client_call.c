@@ -547,7 +547,7 @@ void client_call_on_stream_close(struct oc_client_call *call, uint32_t h2_error)
     if (h2_error == NGHTTP2_REFUSED_STREAM) {
         call->unprocessed = true;
     }
-    client_call_end(call, h2_to_code(h2_error), h2_error, "stream reset by the server: %s",
+    client_call_end(call, h2_to_code(h2_error), CLIENT_NO_RST, "stream reset by the server: %s",
                     nghttp2_http2_strerror(h2_error));
 }
 

@@ -535,8 +535,11 @@ int client_conn_start(struct client_conn *conn, struct oc_client_call *call) {
 
 void client_conn_detach(struct client_conn *conn, struct oc_client_call *call, uint32_t rst) {
     if (conn->session != NULL) {
-        bool done = nghttp2_session_get_stream_local_close(conn->session, call->stream_id) != 0 &&
-                    nghttp2_session_get_stream_remote_close(conn->session, call->stream_id) != 0;
+        /* With NO_ERROR the server has said its last word; a reset tells it only that we stop, too.
+         * A needless one costs it as much as an attack would. */
+        bool done = rst == CLIENT_NO_RST ||
+                    (rst == NGHTTP2_NO_ERROR &&
+                     nghttp2_session_get_stream_local_close(conn->session, call->stream_id) == 1);
 
         (void)nghttp2_session_set_stream_user_data(conn->session, call->stream_id, NULL);
         if (!done && nghttp2_submit_rst_stream(conn->session, NGHTTP2_FLAG_NONE, call->stream_id,

@@ -14,6 +14,8 @@
 #define CLIENT_CHANNEL_MAGIC 0x6f634368u
 #define CLIENT_CALL_MAGIC    0x6f63436cu
 
+#define CLIENT_NO_RST UINT32_MAX /* client_call_end: the stream is gone already */
+
 #define CLIENT_FRAME_BYTES       (256u << 10) /* largest DATA frame either way */
 #define CLIENT_SEND_HIGH         (1u << 20) /* a call's queue: oc_client_call_send answers false */
 #define CLIENT_SEND_LOW          (256u << 10) /* ... until below this */
@@ -179,8 +181,8 @@ void client_conn_turn(struct client_conn *conn);
 void client_conn_dirty(struct client_conn *conn);
 void client_conn_kill(struct client_conn *conn, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-/* The call lets go of its stream and of its bytes in the out chain. `rst`: an nghttp2 error code to
- * send unless the stream is closed on both sides. */
+/* The call lets go of its stream and of its bytes in the out chain. `rst`: an HTTP/2 error code to
+ * send; NO_ERROR: the server ended its side, send it only if ours is open; CLIENT_NO_RST. */
 void client_conn_detach(struct client_conn *conn, struct oc_client_call *call, uint32_t rst);
 void client_conn_resume(struct client_conn *conn, struct oc_client_call *call);
 void client_conn_consume(struct client_conn *conn, int32_t stream_id, size_t n);

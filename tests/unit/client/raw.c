@@ -30,7 +30,7 @@ struct raw {
     uint16_t port;
     char addr[32];
     int bad_line;
-    bool finished;
+    bool finished, joined;
     nghttp2_hd_inflater *inflater;
     struct field fields[MAX_FIELDS];
     unsigned field_count;
@@ -85,6 +85,13 @@ uint16_t raw_port(const struct raw *r) {
     return r->port;
 }
 
+void raw_wait(struct raw *r) {
+    if (!r->joined) {
+        pthread_join(r->thread, NULL);
+        r->joined = true;
+    }
+}
+
 static void inflater_done(struct raw *r) {
     if (r->inflater != NULL) {
         nghttp2_hd_inflate_del(r->inflater);
@@ -95,7 +102,7 @@ static void inflater_done(struct raw *r) {
 bool raw_stop(struct raw *r) {
     bool ok;
 
-    pthread_join(r->thread, NULL);
+    raw_wait(r);
     ok = r->finished && r->bad_line == 0;
     if (!ok) {
         fprintf(stderr, "raw server's script failed at line %d\n", r->bad_line);
@@ -272,6 +279,21 @@ bool raw_expect(struct raw *r, uint8_t type, struct raw_in *in) {
             return false;
         }
     }
+}
+
+bool raw_quiet(struct raw *r) {
+    struct raw_in in;
+
+    if (!raw_frame(r, RAW_PING, 0, 0, "roundtrp", 8)) {
+        return false;
+    }
+    do {
+        if (!raw_next(r, &in) ||
+            (in.type != RAW_PING && in.type != RAW_WINDOW && in.type != RAW_SETTINGS)) {
+            return false;
+        }
+    } while (in.type != RAW_PING || (in.flags & RAW_ACK) == 0);
+    return true;
 }
 
 static bool inflate_fields(struct raw *r, const uint8_t *p, size_t len) {

@@ -25,6 +25,7 @@ const char *raw_addr(const struct raw *r);
 uint16_t raw_port(const struct raw *r);
 /* Joins and frees. False: the script did not go as planned; says at which line. */
 bool raw_stop(struct raw *r);
+void raw_wait(struct raw *r); /* until the script is over */
 /* A port that nobody listens on (it was bound a moment ago). */
 uint16_t raw_dead_port(void);
 
@@ -65,6 +66,8 @@ const char *raw_header(struct raw *r, const char *name); /* NULL: absent */
 /* Reads DATA until END_STREAM, gives windows back; *len bytes were there. NULL data: counted only.
  */
 bool raw_body(struct raw *r, uint32_t stream, uint8_t *data, size_t cap, size_t *len);
+/* A PING makes a round trip; until its answer nothing but PINGs and WINDOW_UPDATEs may come. */
+bool raw_quiet(struct raw *r);
 /* End of the client's bytes. */
 bool raw_eof(struct raw *r);
 
