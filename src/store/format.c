@@ -74,6 +74,19 @@ static int check_text(const char *text, size_t len, struct oc_error *err) {
                         line);
 }
 
+/* One bit is not what it should be, and CLOCK, which has a checksum, says which format this is. */
+static bool is_flipped_bit(const struct oc_disk *disk, const char *text, size_t len) {
+    unsigned bits = 0;
+
+    if (len != sizeof FORMAT_TEXT - 1) {
+        return false;
+    }
+    for (size_t i = 0; i < len; i++) {
+        bits += (unsigned)__builtin_popcount((unsigned char)(text[i] ^ FORMAT_TEXT[i]));
+    }
+    return bits == 1 && oc_vclock_format(disk) == OC_FORMAT_VERSION;
+}
+
 static int make_dirs(const struct oc_disk *disk, struct oc_error *err) {
     int rc = disk->make_dir(disk->ctx, "seg", err);
 
@@ -89,15 +102,12 @@ static int make_dirs(const struct oc_disk *disk, struct oc_error *err) {
     return rc != 0 ? rc : disk->sync_dir(disk->ctx, "val", err);
 }
 
-static int create(const struct oc_disk *disk, struct oc_error *err) {
+static int write_format(const struct oc_disk *disk, struct oc_error *err) {
     char text[] = FORMAT_TEXT;
     struct iovec iov = {text, sizeof text - 1};
     struct oc_file *f = NULL;
-    int rc = make_dirs(disk, err);
+    int rc = disk->open(disk->ctx, "FORMAT.new", OC_OPEN_CREATE, &f, err);
 
-    if (rc == 0) {
-        rc = disk->open(disk->ctx, "FORMAT.new", OC_OPEN_CREATE, &f, err);
-    }
     if (rc != 0) {
         return rc;
     }
@@ -122,7 +132,10 @@ int oc_store_format_open(const struct oc_disk *disk, struct oc_error *err) {
 
     if (rc == OC_E_NOT_FOUND) {
         rc = check_empty(disk, err);
-        return rc != 0 ? rc : create(disk, err);
+        if (rc == 0) {
+            rc = make_dirs(disk, err);
+        }
+        return rc != 0 ? rc : write_format(disk, err);
     }
     if (rc != 0) {
         return rc;
@@ -132,7 +145,11 @@ int oc_store_format_open(const struct oc_disk *disk, struct oc_error *err) {
     if (n < 0) {
         return (int)n;
     }
-    rc = check_text(text, (size_t)n, err);
+    if (is_flipped_bit(disk, text, (size_t)n)) {
+        rc = write_format(disk, err);
+    } else {
+        rc = check_text(text, (size_t)n, err);
+    }
     /* A creation that was interrupted behind FORMAT is not possible, but directories that somebody
      * removed are made again. */
     return rc != 0 ? rc : make_dirs(disk, err);

@@ -8,12 +8,15 @@
 #define DEFAULT_SHARDS           64u
 #define DEFAULT_OPEN_FILES       4096u
 #define DEFAULT_SYNC_INTERVAL_MS 1000u
+#define DEFAULT_CHECKPOINT_BYTES (UINT64_C(64) << 20)
 
 static void fill_in(struct oc_objects_config *cfg) {
     cfg->shards = cfg->shards == 0 ? DEFAULT_SHARDS : cfg->shards;
     cfg->max_open_files = cfg->max_open_files == 0 ? DEFAULT_OPEN_FILES : cfg->max_open_files;
     cfg->sync_interval_ms =
         cfg->sync_interval_ms == 0 ? DEFAULT_SYNC_INTERVAL_MS : cfg->sync_interval_ms;
+    cfg->checkpoint_bytes =
+        cfg->checkpoint_bytes == 0 ? DEFAULT_CHECKPOINT_BYTES : cfg->checkpoint_bytes;
 }
 
 static void shard_done(struct oc_shard *shard) {

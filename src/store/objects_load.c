@@ -300,9 +300,11 @@ static int load(struct loader *l, struct oc_error *err) {
     if (rc == 0) {
         rc = oc_vclock_open(&s->log, rec.newest_version, err);
     }
-    if (rc == 0 && s->cfg.sync == OC_SYNC_ALWAYS) {
-        /* What was recovered counts as acknowledged; it must not be given up with a later sync. */
-        rc = oc_seglog_sync(&s->log, err);
+    /* What a start has found does not get lost by a later power cut, in any mode; under `always` it
+     * counts as acknowledged and must not be given up with a later sync. */
+    if (rc == 0 && !oc_seglog_is_durable(&s->log, oc_seglog_end_pos(&s->log)) &&
+        oc_seglog_sync(&s->log, err) != 0 && s->cfg.sync == OC_SYNC_ALWAYS) {
+        rc = OC_E_UNAVAILABLE;
     }
     return rc;
 }

@@ -39,13 +39,14 @@ static void write_failed(void *cookie, int code) {
 /* ---- append ---- */
 
 /* Does the deletion have to be written? Not when the index does not have the key, unless something
- * unreadable may hide it, or the batch itself may have written it (`puts` is a set of hash bits).
- */
-static bool delete_needed(struct oc_objects *s, struct oc_span key, uint64_t puts) {
+ * unreadable may hide it, or a batch in flight (this one included) may be about to put it there. */
+static bool delete_needed(struct oc_objects *s, struct oc_span key, const struct oc_flight *own) {
     struct oc_shard *shard = oc_shard_of(s, key);
+    uint64_t hash = oc_hash_key(key);
     struct oc_entry e;
 
-    if ((puts >> (oc_hash_key(key) & 63) & 1) != 0 || atomic_load(&s->log.suspect)) {
+    if (atomic_load(&s->log.suspect) || oc_flight_may_put(own, hash) ||
+        oc_seglog_may_put(&s->log, hash)) {
         return true;
     }
     pthread_mutex_lock(&shard->mu);
@@ -70,9 +71,9 @@ static int check_write(const struct oc_write *w) {
 
 /* What can be done before the stream is taken. Returns how many writes go to the log. */
 static size_t prepare(struct oc_objects *s, struct oc_batch *b) {
-    uint64_t puts = 0;
     size_t count = 0;
 
+    memset(b->flight.filter, 0, sizeof b->flight.filter);
     oc_list_each (l, &b->writes) {
         struct oc_write *w = write_of(l);
 
@@ -83,9 +84,9 @@ static size_t prepare(struct oc_objects *s, struct oc_batch *b) {
             continue;
         }
         if (w->is_delete) {
-            w->segment = delete_needed(s, w->key, puts) ? 1 : 0;
+            w->segment = delete_needed(s, w->key, &b->flight) ? 1 : 0;
         } else {
-            puts |= UINT64_C(1) << (oc_hash_key(w->key) & 63);
+            oc_flight_note(&b->flight, oc_hash_key(w->key));
             if (w->upload == NULL) {
                 w->value_crc = oc_crc32c(0, w->value.p, w->value.len);
             }

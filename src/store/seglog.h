@@ -224,12 +224,14 @@ struct oc_seglog {
     bool syncing;
     uint64_t rounds_started, rounds_done, last_failed_round;
 
-    _Atomic uint64_t time_us; /* the highest wall clock seen: expiry never runs backwards */
+    _Atomic uint64_t time_us;         /* the highest wall clock seen: expiry never runs backwards */
+    _Atomic uint64_t time_durable_us; /* … as CLOCK has it */
     pthread_mutex_t clock_mu;
     /* -- under clock_mu -- */
     struct oc_file *clock_file;
     uint64_t clock_sequence;
-    uint64_t jump_version; /* where this process' versions begin, if that was ahead of the clock */
+    uint64_t clock_ceiling; /* the last one written */
+    uint64_t jump_version;  /* where this process' versions begin, if that was ahead of the clock */
 
     pthread_mutex_t val_mu;
     struct oc_idvec unsynced_values;
@@ -268,6 +270,8 @@ int oc_seglog_add(struct oc_seglog *log, struct oc_append_record *r, void *cooki
 void oc_seglog_end(struct oc_seglog *log, struct oc_log_pos *ret_end, uint64_t *ret_epoch);
 /* The flight is over: everything of it is in the index or given up. */
 void oc_seglog_land(struct oc_seglog *log, struct oc_flight *flight);
+/* May a batch in flight put that key? */
+bool oc_seglog_may_put(struct oc_seglog *log, uint64_t key_hash);
 /* No write in flight is older than this version. */
 static inline uint64_t oc_seglog_horizon(struct oc_seglog *log) {
     return atomic_load_explicit(&log->horizon, memory_order_acquire);
@@ -315,6 +319,8 @@ void oc_seglog_healed(struct oc_seglog *log, struct oc_log_pos from);
 /* ---- versions and time (vclock.c) ---- */
 /* Go on behind everything ever given, and make the first ceiling durable. BLOCKS. */
 int oc_vclock_open(struct oc_seglog *log, uint64_t newest_version, struct oc_error *err);
+/* The format that CLOCK says the directory has; 0 when it cannot tell. */
+uint32_t oc_vclock_format(const struct oc_disk *disk);
 /* `clean`: let the next start go on without a gap. BLOCKS. */
 void oc_vclock_close(struct oc_seglog *log, bool clean);
 /* append_mu held. OC_E_UNAVAILABLE: the ceiling cannot be raised. */
@@ -323,6 +329,10 @@ int oc_vclock_next(struct oc_seglog *log, uint64_t *ret);
 void oc_vclock_tick(struct oc_seglog *log);
 /* max(wall clock, the highest seen, also by earlier processes), in whole seconds. */
 uint32_t oc_vclock_time_s(struct oc_seglog *log, const struct oc_now *now);
+/* The part of it that every later start will know too. */
+uint32_t oc_vclock_durable_s(struct oc_seglog *log);
+/* Make the present time durable. BLOCKS. */
+int oc_vclock_persist(struct oc_seglog *log);
 
 /* ---- value files (valfile.c) ---- */
 struct oc_valfile { /* one being written */

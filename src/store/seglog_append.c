@@ -139,6 +139,17 @@ void oc_seglog_land(struct oc_seglog *log, struct oc_flight *flight) {
     pthread_mutex_unlock(&log->flight_mu);
 }
 
+bool oc_seglog_may_put(struct oc_seglog *log, uint64_t key_hash) {
+    bool may = false;
+
+    pthread_mutex_lock(&log->flight_mu);
+    oc_list_each (l, &log->flights) {
+        may = may || oc_flight_may_put(OC_CONTAINER(l, struct oc_flight, link), key_hash);
+    }
+    pthread_mutex_unlock(&log->flight_mu);
+    return may;
+}
+
 struct oc_log_pos oc_seglog_replay_from(struct oc_seglog *log) {
     pthread_mutex_lock(&log->append_mu);
     struct oc_log_pos pos = log->end;

@@ -15,7 +15,6 @@
 #define OC_READER_MAGIC      UINT32_C(0x52454144)
 #define OC_SHARDS_MAX        4096u
 #define OC_TOMBSTONES_MAX    256u /* remembered by a shard; more are found by a sweep */
-#define OC_CHECKPOINT_MIN    (UINT64_C(64) << 20)
 #define OC_CHECKPOINT_FACTOR 10u
 
 /* A deletion whose tombstone waits in the index until no older write can arrive. */
@@ -49,6 +48,8 @@ struct oc_objects {
     uint64_t checkpoint_retry_ns;
     uint64_t checkpoint_charged; /* bytes accounted for the file */
     unsigned sweep_shard;
+    bool expiry_waits; /* for a later time in CLOCK */
+    uint64_t persist_time_ns;
     struct oc_index_cursor *sweep;
     struct oc_index_cursor *dump;
 };

@@ -4,10 +4,11 @@
 #include "base/check.h"
 #include "store/store.h"
 
-#define SPACE_EVERY_NS   OC_NS_PER_S
-#define CHECKPOINT_RETRY (10 * OC_NS_PER_S)
-#define SWEEP_SLICE      1024u  /* entries under one lock */
-#define SWEEP_PER_TICK   65536u /* entries looked at by one tick */
+#define SPACE_EVERY_NS     OC_NS_PER_S
+#define CHECKPOINT_RETRY   (10 * OC_NS_PER_S)
+#define PERSIST_TIME_EVERY (10 * OC_NS_PER_S)
+#define SWEEP_SLICE        1024u  /* entries under one lock */
+#define SWEEP_PER_TICK     65536u /* entries looked at by one tick */
 
 /* Due at their time, also while something long runs. */
 static void tick_urgent(struct oc_objects *s) {
@@ -29,6 +30,8 @@ static void tick_urgent(struct oc_objects *s) {
 
 struct sweep {
     uint32_t now_s;
+    uint32_t durable_s;
+    bool waiting; /* for a durable time that is later */
     uint64_t horizon;
     struct oc_doomvec files;
     uint64_t removed;
@@ -39,6 +42,10 @@ static int sweep_one(void *arg, struct oc_span key, const struct oc_entry *e) {
 
     (void)key;
     if (e->expires_at_s == 0 || w->now_s < e->expires_at_s || e->version >= w->horizon) {
+        return OC_SWEEP_NEXT;
+    }
+    if (w->durable_s < e->expires_at_s) {
+        w->waiting = true;
         return OC_SWEEP_NEXT;
     }
     if ((e->flags & OC_ENTRY_FILE) != 0) {
@@ -60,6 +67,7 @@ static void sweep_expired(struct oc_objects *s) {
     for (unsigned visits = 0; visits < 2 * s->shard_count && budget > 0; visits++) {
         struct oc_shard *shard = &s->shards[s->sweep_shard];
         struct sweep w = {.now_s = oc_objects_time_s(s),
+                          .durable_s = oc_vclock_durable_s(&s->log),
                           .horizon = oc_seglog_horizon(&s->log),
                           .files = {.v = files, .cap = SWEEP_SLICE}};
         struct oc_index_stats st;
@@ -77,6 +85,7 @@ static void sweep_expired(struct oc_objects *s) {
             oc_valfile_doom(&s->log, files[i].file, files[i].bytes);
         }
         oc_n_add(&s->expired, w.removed);
+        s->expiry_waits = s->expiry_waits || w.waiting;
         if (s->sweep->done) {
             oc_index_cursor_reset(s->sweep);
             s->sweep_shard = (s->sweep_shard + 1) % s->shard_count;
@@ -95,7 +104,7 @@ static bool checkpoint_due(struct oc_objects *s, const struct oc_now *now) {
     if (now->mono_ns < s->checkpoint_retry_ns) {
         return false;
     }
-    limit = limit < OC_CHECKPOINT_MIN ? OC_CHECKPOINT_MIN : limit;
+    limit = limit < s->cfg.checkpoint_bytes ? s->cfg.checkpoint_bytes : limit;
     return grown >= limit || oc_seglog_is_stalled(&s->log);
 }
 
@@ -112,6 +121,11 @@ void oc_objects_tick(struct oc_objects *s) {
     oc_segments_seal(&s->log);
     oc_objects_prune(s);
     sweep_expired(s);
+    if (s->expiry_waits && now.mono_ns >= s->persist_time_ns) {
+        s->persist_time_ns = now.mono_ns + PERSIST_TIME_EVERY;
+        s->expiry_waits = false;
+        (void)oc_vclock_persist(&s->log); /* the next time, then */
+    }
     oc_valfile_reap(&s->log, false);
     if (checkpoint_due(s, &now) && oc_checkpoint_write(s, tick_urgent, NULL) != 0) {
         s->checkpoint_retry_ns = oc_clock_now(s->cfg.clock).mono_ns + CHECKPOINT_RETRY;

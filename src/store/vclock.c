@@ -22,7 +22,7 @@ struct time_slot {
     uint64_t sequence;
     uint64_t wall_us;      /* the highest wall clock seen */
     uint64_t jump_version; /* 0, or where versions that are ahead of the wall clock begin */
-    uint32_t zero;
+    uint32_t format;       /* of the directory */
     uint32_t crc;
 };
 static_assert(sizeof(struct time_slot) == 40, "disk layout");
@@ -42,11 +42,17 @@ static void time_seen(struct oc_seglog *log, uint64_t wall_us) {
     }
 }
 
+static uint32_t whole_s(uint64_t us) {
+    return us / 1000000 < UINT32_MAX ? (uint32_t)(us / 1000000) : UINT32_MAX;
+}
+
 uint32_t oc_vclock_time_s(struct oc_seglog *log, const struct oc_now *now) {
     time_seen(log, now->wall_ns / OC_NS_PER_US);
-    uint64_t s = atomic_load_explicit(&log->time_us, memory_order_relaxed) / 1000000;
+    return whole_s(atomic_load_explicit(&log->time_us, memory_order_relaxed));
+}
 
-    return s < UINT32_MAX ? (uint32_t)s : UINT32_MAX;
+uint32_t oc_vclock_durable_s(struct oc_seglog *log) {
+    return whole_s(atomic_load_explicit(&log->time_durable_us, memory_order_relaxed));
 }
 
 /* clock_mu held. Makes `ceiling` durable. */
@@ -56,7 +62,8 @@ static int write_clock(struct oc_seglog *log, uint64_t ceiling, struct oc_error 
     struct time_slot t = {.magic = TIME_MAGIC,
                           .sequence = slot.sequence,
                           .wall_us = atomic_load(&log->time_us),
-                          .jump_version = log->jump_version};
+                          .jump_version = log->jump_version,
+                          .format = OC_FORMAT_VERSION};
     struct iovec iov = {bytes, sizeof bytes};
 
     oc_clock_slot_encode(bytes, &slot);
@@ -68,6 +75,8 @@ static int write_clock(struct oc_seglog *log, uint64_t ceiling, struct oc_error 
     }
     if (rc == 0) {
         log->clock_sequence = slot.sequence;
+        log->clock_ceiling = ceiling;
+        atomic_store(&log->time_durable_us, t.wall_us);
     }
     return rc;
 }
@@ -90,6 +99,18 @@ static struct time_slot read_time(struct oc_span file) {
         }
     }
     return best;
+}
+
+uint32_t oc_vclock_format(const struct oc_disk *disk) {
+    uint8_t bytes[FILE_BYTES];
+    struct oc_file *f = NULL;
+
+    if (disk->open(disk->ctx, "CLOCK", OC_OPEN_READ, &f, NULL) != 0) {
+        return 0;
+    }
+    int64_t n = disk->pread(f, bytes, sizeof bytes, 0, false, NULL);
+    disk->close(f);
+    return n > 0 ? read_time(oc_span(bytes, (size_t)n)).format : 0;
 }
 
 static int read_clock(struct oc_seglog *log, struct oc_clock_slot *slot, struct time_slot *t,
@@ -166,7 +187,6 @@ void oc_vclock_close(struct oc_seglog *log, bool clean) {
     }
     if (clean) {
         pthread_mutex_lock(&log->clock_mu);
-        log->jump_version = 0;
         /* Failing leaves the higher ceiling: the next start only skips some versions. */
         (void)write_clock(log, log->hlc.last, NULL);
         pthread_mutex_unlock(&log->clock_mu);
@@ -192,6 +212,16 @@ int oc_vclock_next(struct oc_seglog *log, uint64_t *ret) {
     oc_hlc_raise(&log->hlc, ceiling);
     rc = oc_hlc_next(&log->hlc, log->now.wall_ns, ret);
     return OC_COUNT(rc == 0) ? 0 : OC_E_INTERNAL;
+}
+
+int oc_vclock_persist(struct oc_seglog *log) {
+    pthread_mutex_lock(&log->clock_mu);
+    int rc = write_clock(log, log->clock_ceiling, NULL);
+    pthread_mutex_unlock(&log->clock_mu);
+    if (rc != 0) {
+        oc_n_add(&log->n.write_failures, 1);
+    }
+    return rc;
 }
 
 void oc_vclock_tick(struct oc_seglog *log) {
