@@ -51,7 +51,17 @@ struct ocache_node_config {
     unsigned workers;         /* event loops; 0: as many as CPUs may be used (cgroup, affinity) */
     unsigned max_connections; /* 0: 16384 per port */
     unsigned max_streams;     /* per connection; 0: 1024 */
-    bool hold_ready;          /* not ready before ocache_node_mark_ready */
+    /* Against peers that are slow or mean harm; 0: what the brackets say. docs/limits.md */
+    uint64_t receive_bytes;    /* [256 MiB] request bytes not processed yet, of all connections */
+    uint64_t max_header_bytes; /* [32 KiB] of one request */
+    uint64_t handshake_timeout_ms;  /* [10000] over the head of a request, the first included */
+    uint64_t stall_timeout_ms;      /* [60000] a request, or the reading of a response, stands */
+    uint64_t keepalive_interval_ms; /* [60000] silence after which a peer is pinged */
+    uint64_t keepalive_timeout_ms;  /* [20000] for its answer */
+    uint64_t idle_timeout_ms;       /* [never] connections without calls are closed */
+    unsigned reset_burst;           /* [1000] streams that a connection may reset at once ... */
+    unsigned reset_rate;            /* [33] ... and per second for good */
+    bool hold_ready;                /* not ready before ocache_node_mark_ready */
     void (*on_call)(void *user, const struct ocache_call_record *record); /* may be NULL */
     void *user;
 };

@@ -130,6 +130,15 @@ static struct ocache_node_config node_config(const struct ocache_app_options *ap
     cfg.workers = (unsigned)app->workers;
     cfg.max_connections = (unsigned)app->max_connections;
     cfg.max_streams = (unsigned)app->max_streams;
+    cfg.receive_bytes = app->receive_memory;
+    cfg.max_header_bytes = app->max_header_bytes;
+    cfg.handshake_timeout_ms = (uint64_t)app->handshake_timeout_ns / OC_NS_PER_MS;
+    cfg.stall_timeout_ms = (uint64_t)app->stall_timeout_ns / OC_NS_PER_MS;
+    cfg.keepalive_interval_ms = (uint64_t)app->keepalive_interval_ns / OC_NS_PER_MS;
+    cfg.keepalive_timeout_ms = (uint64_t)app->keepalive_timeout_ns / OC_NS_PER_MS;
+    cfg.idle_timeout_ms = (uint64_t)app->idle_timeout_ns / OC_NS_PER_MS;
+    cfg.reset_burst = (unsigned)app->reset_burst;
+    cfg.reset_rate = (unsigned)app->reset_rate;
     cfg.on_call = app->request_logging ? log_call : NULL;
     return cfg;
 }

@@ -31,6 +31,26 @@
       "open connections per port; more are closed at once", .min = 1, .max = 1000000)              \
     X(UINT64, max_streams, "max-streams", "1024", "concurrent calls per connection", .min = 1,     \
       .max = 1000000)                                                                              \
+    X(SIZE, receive_memory, "receive-memory", "256MiB",                                            \
+      "bound on request bytes that are not processed yet, of all connections", .min = 1048576)     \
+    X(SIZE, max_header_bytes, "max-header-bytes", "32KiB", "header fields of one request",         \
+      .min = 1024, .max = 1048576)                                                                 \
+    X(DURATION, handshake_timeout_ns, "handshake-timeout", "10s",                                  \
+      "how long a peer may take over the first bytes, and over the head of any request",           \
+      .min = 1000000, .max = 3600000000000)                                                        \
+    X(DURATION, stall_timeout_ns, "stall-timeout", "1m",                                           \
+      "how long a request, or the reading of a response, may make no progress", .min = 1000000,    \
+      .max = 3600000000000)                                                                        \
+    X(DURATION, keepalive_interval_ns, "keepalive-interval", "1m",                                 \
+      "a peer that has been silent for so long is pinged", .min = 1000000, .max = 3600000000000)   \
+    X(DURATION, keepalive_timeout_ns, "keepalive-timeout", "20s",                                  \
+      "how long it may take to answer", .min = 1000000, .max = 3600000000000)                      \
+    X(DURATION, idle_timeout_ns, "idle-timeout", "0s",                                             \
+      "close connections that have had no call for so long; 0: never", .max = 86400000000000)      \
+    X(UINT64, reset_burst, "reset-burst", "1000",                                                  \
+      "streams that a connection may reset at once before it is closed", .min = 1, .max = 1000000) \
+    X(UINT64, reset_rate, "reset-rate", "33", "and streams per second that it may reset for good", \
+      .min = 1, .max = 1000000)                                                                    \
     X(DURATION, drain_timeout_ns, "drain-timeout", "10s",                                          \
       "how long calls in progress may take to end at shutdown", .max = 3600000000000)              \
     X(ENUM, log_format, "log-format", "text", "how log lines are written, on stderr",              \

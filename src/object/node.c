@@ -435,6 +435,15 @@ static int open_service(struct ocache_local_node *n, struct oc_error *err) {
         /* Beyond this every stream's queue is short: what peers do not take must not hold all
            buffers. */
         .send_budget_bytes = n->cfg.buffer_bytes / 4,
+        .receive_budget_bytes = n->cfg.receive_bytes,
+        .max_header_bytes = n->cfg.max_header_bytes,
+        .reset_burst = n->cfg.reset_burst,
+        .reset_per_s = n->cfg.reset_rate,
+        .keepalive_ms = n->cfg.keepalive_interval_ms,
+        .keepalive_timeout_ms = n->cfg.keepalive_timeout_ms,
+        .idle_ms = n->cfg.idle_timeout_ms,
+        .handshake_ms = n->cfg.handshake_timeout_ms,
+        .stall_ms = n->cfg.stall_timeout_ms,
         .open_for_calls = oc_svc_open_for_calls,
         .observe = oc_svc_observe,
     };
