@@ -16,13 +16,12 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "io/iov.h"
 
 #define FILE_MODE 0640
 #define DIR_MODE  0755
 /* A signal storm may interrupt a call; so often in a row it is something else. */
 #define EINTR_MAX 1000
-/* Entries of a remainder that are written per call after a short write. */
-#define IOV_STEP 64
 
 static void count(_Atomic uint64_t *counter, uint64_t n) {
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
@@ -275,44 +274,18 @@ static int64_t posix_pread(struct oc_file *f, void *dst, size_t len, uint64_t of
     return (int64_t)got;
 }
 
-/* A position in the caller's vector, which is not ours to change. */
-struct iov_cursor {
+static ssize_t write_once(struct oc_file *f, const struct oc_iov_cursor *c, uint64_t offset) {
+    struct iovec room[OC_IOV_STEP];
     const struct iovec *iov;
-    int count;
-    size_t skip; /* bytes of iov[0] that are done */
-};
-
-static void cursor_advance(struct iov_cursor *c, size_t done) {
-    while (c->count > 0 && done >= c->iov->iov_len - c->skip) {
-        done -= c->iov->iov_len - c->skip;
-        c->skip = 0;
-        c->iov++;
-        c->count--;
-    }
-    c->skip += done;
-}
-
-/* Write once from the cursor. Usually everything goes with the first call and the caller's vector
- * is used as it is; behind a short write the remainder is copied. */
-static ssize_t write_once(struct oc_file *f, const struct iov_cursor *c, uint64_t offset) {
-    struct iovec rest[IOV_STEP];
-    int n = 0;
+    int n = oc_iov_next(c, room, &iov);
 
     count(&f->disk->pwrites, 1);
-    if (c->skip == 0) {
-        return pwritev(f->fd, c->iov, c->count < IOV_MAX ? c->count : IOV_MAX, (off_t)offset);
-    }
-    for (; n < c->count && n < IOV_STEP; n++) {
-        rest[n] = c->iov[n];
-    }
-    rest[0].iov_base = (uint8_t *)rest[0].iov_base + c->skip;
-    rest[0].iov_len -= c->skip;
-    return pwritev(f->fd, rest, n, (off_t)offset);
+    return pwritev(f->fd, iov, n, (off_t)offset);
 }
 
 static int posix_pwritev(struct oc_file *f, const struct iovec *iov, int iov_count, uint64_t offset,
                          struct oc_error *err) {
-    struct iov_cursor c = {iov, iov_count, 0};
+    struct oc_iov_cursor c = {iov, iov_count, 0};
     uint64_t total = 0;
     int interrupts = 0;
 
@@ -326,14 +299,14 @@ static int posix_pwritev(struct oc_file *f, const struct iovec *iov, int iov_cou
     if (rc != 0) {
         return rc;
     }
-    cursor_advance(&c, 0); /* past empty entries */
+    oc_iov_advance(&c, 0); /* past empty entries */
     while (c.count > 0) {
         ssize_t n = write_once(f, &c, offset);
 
         if (n > 0) {
             offset += (uint64_t)n;
             count(&f->disk->bytes_written, (uint64_t)n);
-            cursor_advance(&c, (size_t)n);
+            oc_iov_advance(&c, (size_t)n);
         } else if (n == 0) {
             return file_fail(f, err, EIO, "cannot write to"); /* no progress and no reason given */
         } else if (errno != EINTR || ++interrupts > EINTR_MAX) {

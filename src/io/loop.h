@@ -102,6 +102,7 @@ struct oc_movers_stats {
     uint64_t queued;     /* waiting now */
     uint64_t max_queued; /* the bound */
     uint64_t threads;
+    uint64_t idle; /* threads that wait for work */
 };
 void oc_movers_stats(struct oc_movers *m, struct oc_movers_stats *ret);
 

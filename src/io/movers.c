@@ -179,5 +179,6 @@ void oc_movers_stats(struct oc_movers *m, struct oc_movers_stats *ret) {
     ret->queued = m->queued;
     ret->max_queued = m->max_queued;
     ret->threads = m->thread_count;
+    ret->idle = m->idle;
     (void)pthread_mutex_unlock(&m->lock); /* as above */
 }

@@ -120,6 +120,66 @@ static void test_no_wakeup_is_lost_between_two_loops(void **state) {
     rig_done(&rig);
 }
 
+/* Letters come at every point of the loop's falling asleep: each next one a little later after the
+ * last. A hook delays the loop by a few hundred nanoseconds, so that the poster is quick enough. */
+struct nudge {
+    struct oc_letter letter;
+    struct oc_turn_hook hook;
+    struct oc_loop *loop;
+    _Atomic unsigned arrived;
+};
+
+static void nudge_arrived(struct oc_letter *letter) {
+    atomic_fetch_add(&OC_CONTAINER(letter, struct nudge, letter)->arrived, 1);
+}
+
+static void spend(struct nudge *n, unsigned loads) {
+    for (unsigned i = 0; i < loads; i++) {
+        (void)atomic_load(&n->arrived);
+    }
+}
+
+static void nudge_hook(struct oc_turn_hook *hook) {
+    spend(OC_CONTAINER(hook, struct nudge, hook), 500);
+}
+
+static void *nudge_loop(void *arg) {
+    struct nudge *n = arg;
+    uint64_t start_ns = oc_clock_now(oc_clock_real()).mono_ns;
+
+    for (unsigned i = 0; i < 20000; i++) {
+        spend(n, i % 1000);
+        oc_loop_post(n->loop, &n->letter);
+        for (unsigned spins = 0; atomic_load(&n->arrived) == i; spins++) {
+            if (spins > 20000) { /* the machine may have one processor only */
+                (void)sched_yield();
+            }
+            if (spins % 65536 == 65535 && oc_clock_now(oc_clock_real()).mono_ns - start_ns >
+                                              RIG_DEADLINE_MS / 2 * OC_NS_PER_MS) {
+                return NULL; /* lost; the test sees the count */
+            }
+        }
+    }
+    oc_loop_stop(n->loop);
+    return NULL;
+}
+
+static void test_no_wakeup_is_lost_while_falling_asleep(void **state) {
+    struct nudge n = {.letter.fn = nudge_arrived, .hook.fn = nudge_hook};
+    struct rig rig;
+    pthread_t thread;
+
+    (void)state;
+    rig_init(&rig);
+    n.loop = rig.loop;
+    oc_loop_hook_add(rig.loop, &n.hook);
+    assert_int_equal(pthread_create(&thread, NULL, nudge_loop, &n), 0);
+    rig_run(&rig);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(n.arrived, 20000);
+    rig_done(&rig);
+}
+
 struct late {
     struct oc_letter letter;
     struct late *then;
@@ -470,6 +530,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_letters_arrive_in_order_from_four_threads),
         cmocka_unit_test(test_no_wakeup_is_lost_between_two_loops),
+        cmocka_unit_test(test_no_wakeup_is_lost_while_falling_asleep),
         cmocka_unit_test(test_letters_after_the_run_are_delivered_at_the_end),
         cmocka_unit_test(test_stop_from_another_thread),
         cmocka_unit_test(test_a_loop_that_never_ran_is_freed),

@@ -174,6 +174,24 @@ static void test_the_least_loaded_worker_is_chosen(void **state) {
     server_stop(&s);
 }
 
+static void test_equally_loaded_workers_take_turns(void **state) {
+    enum { N = 10 };
+    struct server s;
+
+    (void)state;
+    uint16_t port = server_start(&s, "127.0.0.1:0", 0);
+    for (int i = 0; i < N; i++) { /* never two at a time: both workers are always empty */
+        int fd = peer_connect(port);
+
+        assert_true(echoes(fd));
+        (void)close(fd);
+        wait_for(stats_of(&s).open == 0);
+    }
+    assert_int_equal(s.stats[0].accepted, N / 2);
+    assert_int_equal(s.stats[1].accepted, N / 2);
+    server_stop(&s);
+}
+
 static void test_more_than_max_connections_are_closed_at_once(void **state) {
     struct server s;
     int fds[5];
@@ -626,6 +644,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_addr_split),
         cmocka_unit_test(test_the_least_loaded_worker_is_chosen),
+        cmocka_unit_test(test_equally_loaded_workers_take_turns),
         cmocka_unit_test(test_more_than_max_connections_are_closed_at_once),
         cmocka_unit_test(test_out_of_descriptors),
         cmocka_unit_test(test_every_address),

@@ -316,6 +316,10 @@ static void step_close_unread(struct pair *p) {
         oc_tcp_close(p->tcp, false);
         assert_int_equal(peer_recv(p->peer, got, sizeof got), 3);
         assert_memory_equal(got, "bye", 3);
+        int errnum = -1;
+        socklen_t len = sizeof errnum;
+        assert_int_equal(getsockopt(p->peer, SOL_SOCKET, SO_ERROR, &errnum, &len), 0);
+        assert_int_equal(errnum, 0); /* EPIPE: a reset came behind the end */
     }
 }
 
@@ -385,6 +389,25 @@ static void test_close_inside_drained(void **state) {
     (void)state;
     pair_run(&p, step_close_in_drained);
     assert_int_equal(p.drains, 1);
+}
+
+/* The kernel has told long ago that it takes bytes, and will not again. */
+static void step_want_write_idle(struct pair *p) {
+    if (p->steps == 5) {
+        p->close_in_drained = true;
+        oc_tcp_want_write(p->tcp);
+    } else if (p->steps < 5) {
+        oc_loop_again(p->rig.loop);
+    }
+}
+
+static void test_drained_at_once_when_nothing_waits(void **state) {
+    struct pair p = {0};
+
+    (void)state;
+    pair_run(&p, step_want_write_idle);
+    assert_int_equal(p.drains, 1);
+    assert_int_equal(p.steps <= 7, 1);
 }
 
 /* Fill the kernel, then empty it at the other end: `drained` once, and writing goes on. */
@@ -560,6 +583,7 @@ int main(void) {
         cmocka_unit_test(test_reset_close),
         cmocka_unit_test(test_close_inside_read),
         cmocka_unit_test(test_close_inside_drained),
+        cmocka_unit_test(test_drained_at_once_when_nothing_waits),
         cmocka_unit_test(test_drained_after_the_peer_has_read),
         cmocka_unit_test(test_vector_longer_than_the_kernel_takes),
         cmocka_unit_test(test_bytes_that_came_while_stopped_are_read_on_start),
