@@ -315,6 +315,13 @@ void oc_tcp_want_write(struct oc_tcp *t) {
     }
 }
 
+void oc_tcp_shutdown(struct oc_tcp *t) {
+    OC_MAGIC_CHECK(t, OC_TCP_MAGIC);
+    if (!t->closing) {
+        (void)shutdown(t->fd, SHUT_WR); /* fails when the peer is gone: as good */
+    }
+}
+
 const char *oc_tcp_peer(struct oc_tcp *t) {
     OC_MAGIC_CHECK(t, OC_TCP_MAGIC);
     if (t->peer[0] == '\0') {

@@ -234,8 +234,9 @@ void server_conn_end(struct server_conn *conn) {
     server_conn_dirty(conn);
 }
 
-/* Everything is out: wait for the peer to see it, then close. Closing at once would make the kernel
- * answer bytes that are still on their way with a reset, which may destroy what we sent last. */
+/* Everything is out: say that it was all, and close when the peer has seen it. Closing at once
+ * would make the kernel answer bytes that are still on their way with a reset, which may destroy
+ * what we sent last. */
 static void conn_linger(struct server_conn *conn) {
     if (conn->lingering) {
         return;
@@ -247,6 +248,8 @@ static void conn_linger(struct server_conn *conn) {
         return;
     }
     conn->lingering = true;
+    conn->io->shutdown(conn->io_ctx);
+    conn->io->read(conn->io_ctx, true); /* HTTP/1.1 may have stopped it */
     conn->linger_ns = conn->w->now_ns + SERVER_LINGER_MS * OC_NS_PER_MS;
 }
 
@@ -504,7 +507,11 @@ static void tcp_read(void *io, bool on) {
 static void tcp_close(void *io, bool reset) {
     oc_tcp_close(io, reset);
 }
-static const struct server_io tcp_io = {tcp_writev, tcp_want_write, tcp_read, tcp_close};
+static void tcp_shutdown(void *io) {
+    oc_tcp_shutdown(io);
+}
+static const struct server_io tcp_io = {tcp_writev, tcp_want_write, tcp_read, tcp_shutdown,
+                                        tcp_close};
 
 static void on_tcp_read(void *user, struct oc_span bytes) {
     server_conn_input(user, bytes);

@@ -1,7 +1,7 @@
 /* HTTP/1.1 on llhttp: a request's head is checked, its body read and dropped up to a bound, and the
  * route is asked when the request is complete. Replies are queued in order; while too much is
  * queued nothing more is parsed or read. Whatever could be read in two ways is refused: the parser
- * is strict (both Content-Length and Transfer-Encoding, two lengths, bare line feeds), and a
+ * is strict (both Content-Length and Transfer-Encoding, two lengths, bare carriage returns), and a
  * request must have one Host. */
 #include <llhttp.h>
 #include <stdio.h>

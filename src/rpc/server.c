@@ -203,8 +203,7 @@ const char *server_date(struct oc_rpc_worker *w) {
 }
 
 /* Once: what becomes dirty on the way waits for the next turn, which comes at once. */
-static void turn(struct oc_turn_hook *hook) {
-    struct oc_rpc_worker *w = OC_CONTAINER(hook, struct oc_rpc_worker, hook);
+void server_worker_turn(struct oc_rpc_worker *w) {
     struct oc_list batch;
     struct oc_list *link;
 
@@ -218,6 +217,10 @@ static void turn(struct oc_turn_hook *hook) {
     while ((link = oc_list_pop_front(&batch)) != NULL) {
         server_conn_turn(OC_CONTAINER(link, struct server_conn, dirty));
     }
+}
+
+static void turn(struct oc_turn_hook *hook) {
+    server_worker_turn(OC_CONTAINER(hook, struct oc_rpc_worker, hook));
 }
 
 int oc_rpc_worker_new(struct oc_rpc_server *s, struct oc_loop *loop, void *user,

@@ -56,6 +56,7 @@ struct server_io {
     int64_t (*writev)(void *io, const struct iovec *iov, int count); /* as oc_tcp_try_writev */
     void (*want_write)(void *io); /* server_conn_writable once there is room */
     void (*read)(void *io, bool on);
+    void (*shutdown)(void *io);          /* the sending side only */
     void (*close)(void *io, bool reset); /* then server_conn_closed, later */
 };
 
@@ -297,6 +298,7 @@ static inline uint8_t *server_unconst(const void *p) {
 
 /* ---- server.c ---- */
 uint64_t server_worker_now(struct oc_rpc_worker *w); /* reads the loop's time into now_ns */
+void server_worker_turn(struct oc_rpc_worker *w);    /* the end of a loop's turn */
 const struct oc_method *server_method_find(const struct oc_rpc_server *s, struct oc_span path);
 const struct oc_http_route *server_route_find(const struct oc_rpc_server *s, struct oc_span path);
 bool server_serving(const struct oc_rpc_worker *w);

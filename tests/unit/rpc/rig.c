@@ -298,7 +298,7 @@ static ssize_t read_body(nghttp2_session *s, int32_t id, uint8_t *buf, size_t le
     return (ssize_t)n;
 }
 
-void h2c_open(struct h2c *h, uint16_t port, const struct h2c_options *options) {
+static void session_open(struct h2c *h, const struct h2c_options *options) {
     static const struct h2c_options none;
     const struct h2c_options *o = options != NULL ? options : &none;
     nghttp2_session_callbacks *cb;
@@ -308,8 +308,8 @@ void h2c_open(struct h2c *h, uint16_t port, const struct h2c_options *options) {
         {NGHTTP2_SETTINGS_MAX_FRAME_SIZE, 1 << 20},
     };
 
-    *h = (struct h2c){
-        .fd = peer_connect(port), .manual_window = o->manual_window, .no_ping_ack = o->no_ping_ack};
+    h->manual_window = o->manual_window;
+    h->no_ping_ack = o->no_ping_ack;
     assert_int_equal(nghttp2_session_callbacks_new(&cb), 0);
     nghttp2_session_callbacks_set_on_header_callback(cb, on_header);
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(cb, on_data);
@@ -331,6 +331,16 @@ void h2c_open(struct h2c *h, uint16_t port, const struct h2c_options *options) {
                      0);
 }
 
+void h2c_open(struct h2c *h, uint16_t port, const struct h2c_options *options) {
+    *h = (struct h2c){.fd = peer_connect(port)};
+    session_open(h, options);
+}
+
+void h2c_open_mem(struct h2c *h, struct mem_peer *p, size_t part) {
+    *h = (struct h2c){.fd = -1, .mem = p, .part = part};
+    session_open(h, NULL);
+}
+
 void h2c_close(struct h2c *h) {
     nghttp2_session_del(h->s);
     for (size_t i = 0; i < h->count; i++) {
@@ -338,7 +348,9 @@ void h2c_close(struct h2c *h) {
         oc_buf_done(&h->streams[i]->body);
         free(h->streams[i]);
     }
-    (void)close(h->fd);
+    if (h->fd >= 0) {
+        (void)close(h->fd);
+    }
 }
 
 static void send_due(struct h2c *h) {
@@ -347,7 +359,20 @@ static void send_due(struct h2c *h) {
 
     while (!h->dead && (n = nghttp2_session_mem_send(h->s, &p)) != 0) {
         assert_true(n > 0);
-        peer_send(h->fd, p, (size_t)n);
+        if (h->mem != NULL) {
+            mem_peer_feed(h->mem, p, (size_t)n, h->part);
+        } else {
+            peer_send(h->fd, p, (size_t)n);
+        }
+    }
+}
+
+static void receive(struct h2c *h, const uint8_t *p, size_t n) {
+    ssize_t r = nghttp2_session_mem_recv(h->s, p, n);
+
+    if (r < 0) {
+        h->dead = true;
+        fail_msg("the server sent what nghttp2 refuses: %s", nghttp2_strerror((int)r));
     }
 }
 
@@ -362,6 +387,14 @@ void h2c_step(struct h2c *h, int ms) {
         (void)sched_yield();
         return;
     }
+    if (h->mem != NULL) {
+        size_t at = h->mem_read;
+
+        h->mem_read = h->mem->out.len;
+        receive(h, h->mem->out.data + at, h->mem_read - at);
+        h->ended = h->mem->conn == NULL;
+        return;
+    }
     if (poll(&pfd, 1, ms) <= 0) {
         return;
     }
@@ -373,11 +406,7 @@ void h2c_step(struct h2c *h, int ms) {
         h->ended = true;
         return;
     }
-    ssize_t r = nghttp2_session_mem_recv(h->s, buf, (size_t)n);
-    if (r < 0) {
-        h->dead = true;
-        fail_msg("the server sent what nghttp2 refuses: %s", nghttp2_strerror((int)r));
-    }
+    receive(h, buf, (size_t)n);
 }
 
 static nghttp2_nv nv_of(const char *name, const char *value) {

@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "base/mem.h"
+#include "mem_io.h"
 #include "service.h"
 
 #define RIG_DEADLINE_MS 20000
@@ -76,7 +77,9 @@ struct h2c_stream {
 };
 
 struct h2c {
-    int fd;
+    int fd;               /* -1: `mem` */
+    struct mem_peer *mem; /* fed in parts of `part` bytes */
+    size_t part, mem_read;
     nghttp2_session *s;
     bool manual_window; /* streams with hold_window get no window back */
     bool no_ping_ack;
@@ -100,6 +103,8 @@ struct h2c_options {
 };
 
 void h2c_open(struct h2c *h, uint16_t port, const struct h2c_options *options);
+/* On a connection without a socket. */
+void h2c_open_mem(struct h2c *h, struct mem_peer *p, size_t part);
 void h2c_close(struct h2c *h);
 /* Send what is due, then read for at most `ms`. */
 void h2c_step(struct h2c *h, int ms);
