@@ -248,11 +248,13 @@ static void resume_accepting(struct oc_timer *timer) {
 }
 
 /* Out of descriptors: the reserve lets us take the peer in and close it, so that it learns at once.
- */
-static void refuse_one(struct oc_listener *l) {
+ * False when nobody was waiting: accept wants its descriptor before it looks. */
+static bool refuse_one(struct oc_listener *l) {
+    int fd = -1;
+
     if (l->reserve_fd >= 0) {
         (void)close(l->reserve_fd); /* /dev/null */
-        int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC);
+        fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC);
         if (fd >= 0) {
             refuse(l, fd);
         }
@@ -261,6 +263,7 @@ static void refuse_one(struct oc_listener *l) {
     if (l->reserve_fd < 0) {
         pause_accepting(l);
     }
+    return fd >= 0;
 }
 
 static void listener_event(struct oc_poll *p, uint32_t events) {
@@ -281,7 +284,9 @@ static void listener_event(struct oc_poll *p, uint32_t events) {
             return;
         case EMFILE:
         case ENFILE:
-            refuse_one(l);
+            if (!refuse_one(l)) {
+                return;
+            }
             break;
         case ENOBUFS:
         case ENOMEM:

@@ -247,9 +247,15 @@ static void test_out_of_descriptors(void **state) {
     assert_int_equal(stats_of(&s).refused, 1);
     assert_true(echoes(first));
     (void)close(fd);
-    fd = peer_connect(port); /* accepts again */
-    assert_true(echoes(fd));
-    (void)close(fd);
+    /* Accepts again; one that comes while the listener still believes in the shortage may be
+     * refused. */
+    bool served = false;
+    for (int tries = 0; tries < 2 && !served; tries++) {
+        fd = peer_connect(port);
+        served = echoes(fd);
+        (void)close(fd);
+    }
+    assert_true(served);
     (void)close(first);
     server_stop(&s);
 }
