@@ -251,9 +251,13 @@ class Node:
             return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def cpu_seconds(self):
-        with open(f"/proc/{self.process.pid}/stat") as f:
-            fields = f.read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Time on a CPU of all threads, to the nanosecond."""
+        total = 0
+        tasks = f"/proc/{self.process.pid}/task"
+        for task in os.listdir(tasks):
+            with open(f"{tasks}/{task}/schedstat") as f:
+                total += int(f.read().split()[0])
+        return total / 1e9
 
     def metrics(self):
         """{'name{label="x"}': value} as read from /metrics."""

@@ -359,9 +359,12 @@ def test_idle_costs_little(new_node):
         c.put("k", b"v")
         c.get("k")
     assert n.rss_bytes() < 16 * MIB
-    before = n.cpu_seconds()
-    time.sleep(5)  # what is measured is a stretch of doing nothing
-    assert (n.cpu_seconds() - before) / 5 < 0.01  # ticks of 10 ms; 0.3 % is what it is to be
+    def used_in(seconds):
+        before = n.cpu_seconds()
+        time.sleep(seconds)  # what is measured is a stretch of doing nothing
+        return n.cpu_seconds() - before
+    # The best of three: what a busy machine adds is not ours.
+    assert min(used_in(2) for _ in range(3)) / 2 < 0.003
 
 
 def test_log_says_what_matters(new_node):
