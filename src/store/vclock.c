@@ -153,6 +153,9 @@ int oc_vclock_open(struct oc_seglog *log, uint64_t newest_version, struct oc_err
     if (rc != 0) {
         return rc;
     }
+    /* A volume that is full later must not keep a start from renewing it. What cannot be reserved
+     * now is written below all the same, or is the error there. */
+    (void)disk->reserve(log->clock_file, FILE_BYTES, NULL);
     pthread_mutex_lock(&log->clock_mu);
     rc = read_clock(log, &slot, &t, err);
     if (rc == 0) {
