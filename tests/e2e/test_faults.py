@@ -82,10 +82,12 @@ def test_E9_full_volume(new_node, small_volume, size):
 def test_E9_restart_on_a_full_volume(new_node, small_volume):
     n = new_node(directory=small_volume / "data", start=False)
     n.start()
+    with open(small_volume / "ballast", "wb") as f:
+        f.write(bytes(10 * MIB))
     with n.client() as c:
         stored, _ = fill(c, 5000, 10000)
     n.kill()
-    with open(small_volume / "ballast", "wb") as f:
+    with open(small_volume / "ballast", "ab") as f:
         try:
             while True:
                 f.write(bytes(64 * KIB))
@@ -95,7 +97,20 @@ def test_E9_restart_on_a_full_volume(new_node, small_volume):
     with n.client() as c:
         for key, i in stored[::50]:
             assert c.get(key) == pattern(5000, i)
-        c.delete(stored[0][0])  # a deletion needs little room, but may need some
+        # A deletion is a record in the log: without room for one it fails, and nothing is deleted.
+        code, _ = error_of(lambda: c.delete(stored[0][0]))
+        assert code == Code.RESOURCE_EXHAUSTED
+        assert c.get(stored[0][0]) == pattern(5000, 0)
+        (small_volume / "ballast").unlink()
+
+        def deleted():
+            try:
+                c.delete(stored[0][0])
+                return True
+            except grpc.RpcError:
+                return False
+        wait_for(deleted, 10, "a delete to succeed")
+        assert c.find(stored[0][0]) is None
     assert n.stop() == 0
 
 
