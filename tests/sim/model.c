@@ -320,14 +320,20 @@ bool model_check_prefix(struct model *m, const struct model_seen *seen, uint64_t
     free(allowed);
     if (!ok) {
         const struct model_key *k = &m->keys[last_key];
+        const struct model_seen *saw = &seen[last_key];
+        uint64_t id = 0;
 
+        for (size_t i = 0; i < k->ever_count && saw->found; i++) {
+            id = bytes_are(k->ever[i], k->ever_len[i], saw->bytes) ? k->ever[i] : id;
+        }
         model_fault(
             m,
-            "after the power loss no prefix of the log behind seq %llu explains what is there; key "
-            "%u contradicts: saw %s of %zu bytes, has %zu writes, the last with seq %llu",
-            (unsigned long long)floor_seq, last_key, seen[last_key].found ? "a value" : "a miss",
-            seen[last_key].bytes.len, k->count - 1,
-            (unsigned long long)k->writes[k->count - 1].seq);
+            "after the power loss no prefix of the log behind seq %llu explains what is there; "
+            "key %u contradicts: saw %s of %zu bytes (value %llu); it began as value %llu and "
+            "has %zu writes, the last with seq %llu",
+            (unsigned long long)floor_seq, last_key, saw->found ? "a value" : "a miss",
+            saw->bytes.len, (unsigned long long)id, (unsigned long long)k->writes[0].value,
+            k->count - 1, (unsigned long long)k->writes[k->count - 1].seq);
     }
     return ok;
 }
