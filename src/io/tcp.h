@@ -36,8 +36,8 @@ void oc_tcp_read_stop(struct oc_tcp *tcp);
 int64_t oc_tcp_try_writev(struct oc_tcp *tcp, const struct iovec *iov, int iov_count);
 /* Call `drained` once when the socket accepts bytes again. */
 void oc_tcp_want_write(struct oc_tcp *tcp);
-/* Nothing more will be sent: the peer sees the end behind what was taken so far. Reading goes on, so
- * that the close does not make the kernel answer bytes still on their way with a reset. */
+/* Nothing more will be sent: the peer sees the end behind what was taken so far. Reading goes on,
+ * so that the close does not make the kernel answer bytes still on their way with a reset. */
 void oc_tcp_shutdown(struct oc_tcp *tcp);
 /* Close; `reset` sends RST. Bytes given to try_writev and taken are still sent when not reset.
  * Allowed in any callback; only `closed` is called after this, later. A second close does nothing.

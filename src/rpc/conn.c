@@ -382,7 +382,7 @@ void server_conn_dirty_slow(struct server_conn *conn) {
     }
     oc_list_push_back(&w->dirty, &conn->dirty);
     /* The hook of this turn has run already: come back before the loop sleeps. */
-    if (w->flushed_ns == oc_loop_now(w->loop).mono_ns) {
+    if (w->flushed_ns == server_now(w).mono_ns) {
         oc_loop_again(w->loop);
     }
 }

@@ -173,7 +173,7 @@ void oc_rpc_server_stats(struct oc_rpc_server *s, struct oc_rpc_stats *ret) {
 /* ---- the worker ---- */
 
 uint64_t server_worker_now(struct oc_rpc_worker *w) {
-    w->now_ns = oc_loop_now(w->loop).mono_ns;
+    w->now_ns = server_now(w).mono_ns;
     return w->now_ns;
 }
 
@@ -184,7 +184,7 @@ bool server_serving(const struct oc_rpc_worker *w) {
 }
 
 const char *server_date(struct oc_rpc_worker *w) {
-    uint64_t now_s = oc_loop_now(w->loop).wall_ns / OC_NS_PER_S;
+    uint64_t now_s = server_now(w).wall_ns / OC_NS_PER_S;
     time_t t = (time_t)now_s;
     struct tm tm;
 

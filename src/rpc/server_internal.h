@@ -233,6 +233,7 @@ struct oc_rpc_worker {
     struct oc_list conns, dirty, waiting;
     bool retrying; /* inside server_window_retry */
     unsigned conn_count;
+    const struct oc_now *frozen; /* tests: the time, instead of the loop's */
     uint64_t now_ns;
     uint64_t flushed_ns; /* the turn whose hook has run */
     struct oc_turn_hook hook;
@@ -297,6 +298,9 @@ static inline uint8_t *server_unconst(const void *p) {
 }
 
 /* ---- server.c ---- */
+static inline struct oc_now server_now(const struct oc_rpc_worker *w) {
+    return w->frozen != NULL ? *w->frozen : oc_loop_now(w->loop);
+}
 uint64_t server_worker_now(struct oc_rpc_worker *w); /* reads the loop's time into now_ns */
 void server_worker_turn(struct oc_rpc_worker *w);    /* the end of a loop's turn */
 const struct oc_method *server_method_find(const struct oc_rpc_server *s, struct oc_span path);

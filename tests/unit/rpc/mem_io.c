@@ -63,14 +63,22 @@ void mem_server_start(struct mem_server *s) {
     OC_CHECK(oc_loop_new(&s->loop, &err) == OC_OK);
     s->sw = service_worker_new(&s->svc, s->loop);
     OC_CHECK(oc_rpc_worker_new(s->server, s->loop, s->sw, &s->w) == OC_OK);
+    s->now = (struct oc_now){OC_NS_PER_S, 1800000000 * OC_NS_PER_S};
+    s->w->frozen = &s->now;
 }
 
-void mem_server_stop(struct mem_server *s) {
+void mem_server_check_empty(struct mem_server *s) {
     OC_CHECK(atomic_load(&s->svc.started) == atomic_load(&s->svc.closed));
     OC_CHECK(atomic_load(&s->server->reserve.used) == 0);
     OC_CHECK(atomic_load(&s->server->hold.used) == 0);
     OC_CHECK(atomic_load(&s->w->counts.floor_used) == 0);
     OC_CHECK((int64_t)atomic_load(&s->server->send_used) + s->w->send_unreported == 0);
+    OC_CHECK(s->w->conn_count == 0 && s->w->heap_count == 0 && s->w->watch_count == 0);
+    OC_CHECK(s->w->msgs.live == 0);
+}
+
+void mem_server_stop(struct mem_server *s) {
+    mem_server_check_empty(s);
     oc_rpc_worker_free(s->w);
     service_worker_free(s->sw);
     oc_loop_free(s->loop);

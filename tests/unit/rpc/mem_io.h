@@ -1,5 +1,6 @@
 /* The server without sockets and without a running loop: bytes are fed to a connection and what it
- * sends is collected. Time stands still. For tests and fuzzers; failures abort. */
+ * sends is collected. Time moves only when `now` is changed. For tests and fuzzers; failures abort.
+ */
 #ifndef OC_TESTS_RPC_MEM_IO_H
 #define OC_TESTS_RPC_MEM_IO_H
 
@@ -13,6 +14,7 @@ struct mem_server {
     struct oc_loop *loop;
     struct service_worker *sw;
     struct oc_rpc_worker *w;
+    struct oc_now now;
 };
 
 struct mem_peer {
@@ -24,6 +26,8 @@ struct mem_peer {
 
 void mem_server_init(struct mem_server *s);
 void mem_server_start(struct mem_server *s);
+/* Nothing of any call or connection is left. */
+void mem_server_check_empty(struct mem_server *s);
 void mem_server_stop(struct mem_server *s); /* peers closed */
 
 void mem_peer_open(struct mem_peer *p, struct mem_server *s);

@@ -56,7 +56,7 @@ static void unary_message(struct oc_call *call, struct oc_span message) {
 
     atomic_fetch_add(&svc_of(call)->messages, 1);
     if (x.len > 0) {
-        OC_CHECK(oc_call_add_header(call, "x-echo", x) == OC_OK);
+        OC_CHECK(oc_call_add_header(call, "x-echo", x) == OC_OK || x.len > 30000);
     }
     (void)oc_call_send_copy(call, message);
     oc_call_finish(call, OC_OK, OC_SPAN_EMPTY);
@@ -80,7 +80,10 @@ static void hold_message(struct oc_call *call, struct oc_span message) {
 }
 
 static void fail_message(struct oc_call *call, struct oc_span message) {
-    OC_CHECK(message.len >= 1);
+    if (message.len < 1 || message.p[0] > 16) {
+        oc_call_finish(call, OC_E_INVALID, OC_SPAN_LIT("no such status"));
+        return;
+    }
     oc_call_finish(call, -message.p[0], oc_span(message.p + 1, message.len - 1));
 }
 
@@ -234,10 +237,17 @@ static void down_more(struct oc_call *call) {
 }
 
 static void down_message(struct oc_call *call, struct oc_span message) {
-    struct down *d = calloc(1, sizeof *d);
+    struct service *svc = svc_of(call);
+    uint64_t max = atomic_load(&svc->total_max);
 
-    OC_CHECK(d != NULL && message.len == 12);
-    *d = (struct down){svc_of(call), oc_load64(message.p), oc_load32(message.p + 8), 0};
+    if (message.len != 12 || oc_load32(message.p + 8) == 0 ||
+        (max != 0 && (oc_load64(message.p) > max || oc_load32(message.p + 8) < 100))) {
+        oc_call_finish(call, OC_E_INVALID, OC_SPAN_LIT("no such download"));
+        return;
+    }
+    struct down *d = calloc(1, sizeof *d);
+    OC_CHECK(d != NULL);
+    *d = (struct down){svc, oc_load64(message.p), oc_load32(message.p + 8), 0};
     oc_call_set_user(call, d);
     down_more(call);
 }
@@ -273,11 +283,12 @@ static void get_echo(struct oc_http *req, void *service) {
 
     (void)service;
     for (int i = 0; i < 3; i++) {
-        OC_CHECK(n + parts[i].len + 1 < sizeof text);
-        if (parts[i].len > 0) {
-            memcpy(text + n, parts[i].p, parts[i].len);
+        size_t len = parts[i].len < 80 ? parts[i].len : 80;
+
+        if (len > 0) {
+            memcpy(text + n, parts[i].p, len);
         }
-        n += parts[i].len;
+        n += len;
         text[n++] = '|';
     }
     oc_http_reply(req, 200, "text/plain", oc_span(text, n));

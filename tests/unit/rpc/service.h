@@ -18,6 +18,7 @@
 struct service {
     _Atomic bool closed_for_calls;
     _Atomic bool open_gate;
+    _Atomic uint64_t total_max; /* of Down; 0: any */
     _Atomic uint64_t started, closed, half_closed, messages, pieces, piece_bytes, writable;
     _Atomic uint64_t observed;
     _Atomic int last_closed_code, last_observed_code;
