@@ -55,6 +55,7 @@ struct oc_call *server_call_new(struct server_conn *conn, int32_t stream_id) {
     oc_list_init(&call->wait_link);
     oc_list_push_back(&conn->calls, &call->link);
     conn->call_count++;
+    server_count(&w->counts.streams, 1);
     return call;
 }
 
@@ -68,6 +69,7 @@ static void headers_drop(struct server_header *headers, unsigned count) {
 void server_call_free(struct oc_call *call) {
     struct oc_rpc_worker *w = call->conn->w;
 
+    server_uncount(&w->counts.streams, 1);
     if (call->path != NULL) {
         nghttp2_rcbuf_decref(call->path);
     }

@@ -227,7 +227,6 @@ static void begin_grpc(struct oc_call *call) {
 }
 
 void server_call_begin(struct oc_call *call) {
-    server_count(&call->conn->w->counts.streams, 1);
     if (call->head_too_long) {
         head_too_long(call);
     } else if (call->content != CONTENT_GRPC ||

@@ -130,6 +130,7 @@ void oc_rpc_worker_drain(struct oc_rpc_worker *w, uint64_t timeout_ms, void (*do
 void oc_rpc_worker_free(struct oc_rpc_worker *w); /* drained */
 
 struct oc_rpc_stats {
+    /* connections, streams, receive_used and send_used are what is there now; the rest counts up */
     uint64_t connections, streams, calls_total, refused_streams, resets_received,
         rapid_reset_closed, protocol_errors, http1_requests, receive_used, receive_denied,
         send_used, bytes_in, bytes_out, stalled_closed, keepalive_closed;
