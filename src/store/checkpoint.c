@@ -124,13 +124,10 @@ static int write_file(struct oc_objects *s, const struct oc_ckpt_header *h, stru
     return rc;
 }
 
-static int publish(struct oc_objects *s, const struct oc_ckpt_header *h, struct oc_error *err) {
+static int publish(struct oc_objects *s, struct oc_error *err) {
     const struct oc_disk *disk = s->log.disk;
     int rc = OC_PLANT(CHECKPOINT_AHEAD) ? 0 : oc_seglog_sync(&s->log, err);
 
-    if (rc == 0 && !oc_seglog_heals(&s->log, h->from)) {
-        rc = oc_error_set(err, OC_E_UNAVAILABLE, "a sync failed while the checkpoint was written");
-    }
     if (rc == 0) {
         rc = disk->rename(disk->ctx, NEW_NAME, NAME, err);
     }
@@ -165,14 +162,13 @@ int oc_checkpoint_write(struct oc_objects *s, void (*between)(struct oc_objects 
     }
     out.disk->close(out.file);
     if (rc == 0) {
-        rc = publish(s, &h, err);
+        rc = publish(s, err);
     }
     if (rc != 0) {
         /* What stays is removed by the next load. */
         (void)out.disk->unlink(out.disk->ctx, NEW_NAME, NULL);
         return rc;
     }
-    oc_seglog_healed(&s->log, h.from);
     oc_space_force(&s->log.space, oc_space_round(out.offset));
     oc_space_give(&s->log.space, s->checkpoint_charged);
     s->checkpoint_charged = oc_space_round(out.offset);

@@ -255,18 +255,14 @@ static void settle_files(struct loader *l) {
 
     for (size_t i = 0; i < l->file_count; i++) {
         struct file *f = &l->files[i];
-        char path[OC_PATH_BYTES];
 
-        /* What could not be read may have named it. */
-        if (!atomic_load(&f->named) && !atomic_load(&log->suspect)) {
-            oc_file_path(path, OC_KIND_VALUE, f->id);
-            if (log->disk->unlink(log->disk->ctx, path, NULL) == 0) {
-                continue;
-            }
-            oc_n_add(&log->n.leaked_files, 1);
-        }
         oc_n_add(&log->n.value_files, 1);
         oc_space_force(&log->space, oc_space_round(f->size));
+        /* What could not be read may have named it. And a record that was superseded may still
+         * have: so an orphan goes the way of every superseded file (I21), not at once. */
+        if (!atomic_load(&f->named) && !atomic_load(&log->suspect)) {
+            oc_valfile_doom_orphan(log, f->id, f->size);
+        }
     }
 }
 

@@ -431,6 +431,24 @@ static int make_table(struct replay *p) {
     return 0;
 }
 
+/* A process before this one saw a sync fail: then only writing again makes durable. */
+static void doubt_unsynced(struct oc_seglog *log, bool same_boot) {
+    if (!oc_salvage_wanted(log)) {
+        return;
+    }
+    if (!same_boot) {
+        oc_salvage_done(log);
+        return;
+    }
+    log->stalled = true;
+    log->values_failed = true;
+    for (size_t i = 0; i < log->segs.count; i++) {
+        if (log->segs.v[i]->id >= log->durable.segment) {
+            log->segs.v[i]->sync_failed = true;
+        }
+    }
+}
+
 static int set_end(struct replay *p, struct oc_recovery *rec) {
     struct oc_seglog *log = p->log;
     struct oc_log_pos mark = oc_log_pos_max(rec->from, rec->through);
@@ -462,6 +480,7 @@ static int set_end(struct replay *p, struct oc_recovery *rec) {
         }
     }
     log->seg_dir_dirty = same_boot;
+    doubt_unsynced(log, same_boot);
     for (unsigned t = 0; t < rec->threads; t++) {
         for (size_t i = 0; i < p->lanes[t].file_count; i++) {
             if (oc_log_pos_compare(p->lanes[t].files[i].pos, log->durable) >= 0) {

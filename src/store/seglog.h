@@ -106,9 +106,10 @@ struct oc_segment {
     uint64_t salt;
     /* the rest: under append_mu */
     enum oc_segment_state state;
-    uint64_t end;                     /* bytes: the records' end */
-    uint64_t charged;                 /* bytes accounted in space */
-    bool trimmed;                     /* the tick gave back what was reserved and not used */
+    uint64_t end;     /* bytes: the records' end */
+    uint64_t charged; /* bytes accounted in space */
+    bool trimmed;     /* the tick gave back what was reserved and not used */
+    bool sync_failed; /* behind `durable` it must be written again before a sync counts */
     struct oc_footer_builder *footer; /* NULL: none will be written */
 };
 
@@ -183,9 +184,8 @@ struct oc_seglog {
     bool mark_due;
     struct oc_log_pos mark_value, mark_at; /* the last MARK written, and the end of its record */
     struct oc_log_pos marked;              /* a recovery will know this much to be durable */
-    bool stalled; /* a sync failed behind acknowledged records: nothing is called durable until a
-                     checkpoint makes the index independent of them */
-    struct oc_log_pos stalled_at;
+    bool stalled; /* a sync failed behind acknowledged records: nothing later is called durable
+                     until they were written once more */
     uint64_t void_epoch; /* counts the times that the log behind `durable` was given up */
     struct oc_log_pos void_from;
     struct oc_hlc hlc;
@@ -235,6 +235,7 @@ struct oc_seglog {
 
     pthread_mutex_t val_mu;
     struct oc_idvec unsynced_values;
+    bool values_failed;     /* their last sync failed */
     uint64_t dirty_dirs[4]; /* a bit per val/xx with creations not yet durable */
     _Atomic uint64_t next_file;
 
@@ -310,11 +311,13 @@ int oc_seglog_wait_durable(struct oc_seglog *log, struct oc_log_pos end, uint64_
 bool oc_seglog_is_durable(struct oc_seglog *log, struct oc_log_pos pos);
 /* A recovery will know that. */
 bool oc_seglog_is_marked(struct oc_seglog *log, struct oc_log_pos pos);
-/* Would a checkpoint that replays from there be independent of what a failed sync may have lost? */
-bool oc_seglog_heals(struct oc_seglog *log, struct oc_log_pos from);
-bool oc_seglog_is_stalled(struct oc_seglog *log);
-/* Such a checkpoint was published. */
-void oc_seglog_healed(struct oc_seglog *log, struct oc_log_pos from);
+
+/* ---- writing again what a failed sync left in doubt (salvage.c) ---- */
+void oc_salvage_note(struct oc_seglog *log);
+void oc_salvage_done(struct oc_seglog *log);
+bool oc_salvage_wanted(struct oc_seglog *log);
+int oc_salvage_rewrite(struct oc_seglog *log, struct oc_handle *h, uint64_t from, uint64_t end,
+                       struct oc_error *err);
 
 /* ---- versions and time (vclock.c) ---- */
 /* Go on behind everything ever given, and make the first ceiling durable. BLOCKS. */
@@ -362,11 +365,14 @@ int oc_valfile_read(struct oc_handle *h, uint64_t value_len, uint64_t chunk, voi
                     struct oc_span *ret, struct oc_error *err);
 /* Unlink once the log as it ends now is durable. Never blocks on a device. */
 void oc_valfile_doom(struct oc_seglog *log, uint64_t file, uint64_t value_len);
+/* The same for a file that a load found and nothing names, of `size` bytes; beyond the queue's
+ * bound. */
+void oc_valfile_doom_orphan(struct oc_seglog *log, uint64_t file, uint64_t size);
 bool oc_valfile_doomed_many(struct oc_seglog *log);
 /* Unlink what may go; with `force` sync the log for it. BLOCKS. */
 void oc_valfile_reap(struct oc_seglog *log, bool force);
 void oc_valfile_join_sync(struct oc_seglog *log, uint64_t id);
-/* The part of a log sync that concerns value files. */
+/* The part of a log sync that concerns value files. What fails stays pending. */
 int oc_valfile_sync_pending(struct oc_seglog *log, struct oc_error *err);
 
 /* ---- reading segments (segscan.c) ---- */

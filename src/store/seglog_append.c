@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/event.h"
+#include "base/hash.h"
 #include "base/plant.h"
 #include "store/seglog.h"
 
@@ -358,7 +359,8 @@ static int stage_mark(struct oc_seglog *log) {
     /* In the log's own memory: the footer's builder looks at it after the write. */
     log->mark = (struct oc_mark){.segment = log->durable.segment, .offset = log->durable.offset};
     struct oc_append_record r = {.kind = OC_REC_MARK,
-                                 .value = oc_span(&log->mark, sizeof log->mark)};
+                                 .value = oc_span(&log->mark, sizeof log->mark),
+                                 .value_crc = oc_crc32c(0, &log->mark, sizeof log->mark)};
     int rc = oc_vclock_next(log, &r.version);
 
     if (rc == 0) {

@@ -4,10 +4,11 @@
  * When a sync fails, what the kernel still has of the unsynced part is unknown and asking again
  * proves nothing. Two cases:
  * - nothing behind `durable` was acknowledged (ack_after_sync): that part of the log is given up.
- * The next segment's header says that the log goes on from `durable`, and the batches get an error.
+ *   The next segment's header says that the log goes on from `durable`, and the batches get an
+ *   error.
  * - it was acknowledged (or is waiting for the interval): it stays in the log and is read from the
  *   page cache, but no later position is called durable (`stalled`), so that a power loss still
- *   leaves a prefix, until a checkpoint has made the index independent of replaying it. */
+ *   leaves a prefix, until it was written once more and that was synced (salvage.c). */
 #include <stdlib.h>
 #include <time.h>
 
@@ -45,15 +46,53 @@ static int snapshot(struct oc_seglog *log, struct round *r) {
     return 0;
 }
 
+/* What of the segment has to be written again; nothing when its last sync did not fail. */
+static void doubtful(struct oc_seglog *log, uint32_t id, uint64_t *from, uint64_t *end) {
+    struct oc_segment *seg = oc_segments_find(&log->segs, id);
+
+    *from = *end = 0;
+    pthread_mutex_lock(&log->append_mu);
+    if (seg != NULL && seg->sync_failed) {
+        *from = log->durable.segment == id ? log->durable.offset : 0;
+        *end = seg->end;
+    }
+    pthread_mutex_unlock(&log->append_mu);
+}
+
+static void set_sync_failed(struct oc_seglog *log, uint32_t id, bool failed) {
+    struct oc_segment *seg = oc_segments_find(&log->segs, id);
+
+    pthread_mutex_lock(&log->append_mu);
+    if (seg != NULL) {
+        seg->sync_failed = failed;
+    }
+    pthread_mutex_unlock(&log->append_mu);
+}
+
+static int sync_segment(struct oc_seglog *log, uint32_t id, struct oc_error *err) {
+    struct oc_handle *h = NULL;
+    uint64_t from, end;
+    int rc = oc_seglog_segment(log, id, false, &h, err);
+
+    if (rc != 0) {
+        return rc;
+    }
+    doubtful(log, id, &from, &end);
+    if (from < end) {
+        rc = oc_salvage_rewrite(log, h, from, end, err);
+    }
+    if (rc == 0) {
+        rc = log->disk->sync(h->file, err);
+        set_sync_failed(log, id, rc != 0);
+    }
+    oc_handle_put(h);
+    return rc;
+}
+
 static int sync_segments(struct oc_seglog *log, const struct round *r, struct oc_error *err) {
     for (size_t i = 0; i < r->segments.count; i++) {
-        struct oc_handle *h = NULL;
-        int rc = oc_seglog_segment(log, (uint32_t)r->segments.v[i], false, &h, err);
+        int rc = sync_segment(log, (uint32_t)r->segments.v[i], err);
 
-        if (rc == 0) {
-            rc = log->disk->sync(h->file, err);
-            oc_handle_put(h);
-        }
         if (rc != 0) {
             return rc;
         }
@@ -107,13 +146,13 @@ static void put_back(struct oc_seglog *log, const struct round *r) {
 
 static void round_failed(struct oc_seglog *log, const struct round *r) {
     oc_n_add(&log->n.sync_failures, 1);
+    oc_salvage_note(log);
     pthread_mutex_lock(&log->append_mu);
     log->seg_dir_dirty = log->seg_dir_dirty || r->sync_dir;
     if (log->cfg.ack_after_sync) {
         give_up_unsynced(log);
     } else {
         log->stalled = true;
-        log->stalled_at = log->end;
         put_back(log, r);
         if (log->open != NULL) {
             oc_segments_poison_open(log);
@@ -124,14 +163,19 @@ static void round_failed(struct oc_seglog *log, const struct round *r) {
 
 static void round_succeeded(struct oc_seglog *log, const struct round *r) {
     pthread_mutex_lock(&log->append_mu);
-    if (!log->stalled && oc_log_pos_compare(r->target, log->durable) > 0) {
+    bool settled = log->stalled; /* all that was in doubt was part of this round */
+    log->stalled = false;
+    if (oc_log_pos_compare(r->target, log->durable) > 0) {
         log->durable = r->target;
         log->mark_due = true;
     }
-    if (!log->stalled && oc_log_pos_compare(log->mark_at, log->durable) <= 0) {
+    if (oc_log_pos_compare(log->mark_at, log->durable) <= 0) {
         log->marked = oc_log_pos_max(log->marked, log->mark_value);
     }
     pthread_mutex_unlock(&log->append_mu);
+    if (settled) {
+        oc_salvage_done(log);
+    }
     oc_n_add(&log->n.syncs, 1);
     oc_n_add(&log->n.synced_bytes, r->bytes);
     oc_event(OC_EV_LOG_SYNC, r->target.segment, r->target.offset);
@@ -258,28 +302,4 @@ bool oc_seglog_is_marked(struct oc_seglog *log, struct oc_log_pos pos) {
     bool yes = oc_log_pos_compare(pos, log->marked) <= 0;
     pthread_mutex_unlock(&log->append_mu);
     return yes;
-}
-
-bool oc_seglog_is_stalled(struct oc_seglog *log) {
-    pthread_mutex_lock(&log->append_mu);
-    bool yes = log->stalled;
-    pthread_mutex_unlock(&log->append_mu);
-    return yes;
-}
-
-bool oc_seglog_heals(struct oc_seglog *log, struct oc_log_pos from) {
-    pthread_mutex_lock(&log->append_mu);
-    bool yes = !log->stalled || oc_log_pos_compare(from, log->stalled_at) >= 0;
-    pthread_mutex_unlock(&log->append_mu);
-    return yes;
-}
-
-void oc_seglog_healed(struct oc_seglog *log, struct oc_log_pos from) {
-    pthread_mutex_lock(&log->append_mu);
-    if (log->stalled && oc_log_pos_compare(from, log->stalled_at) >= 0) {
-        log->stalled = false;
-        log->durable = oc_log_pos_max(log->durable, from);
-        log->mark_due = true;
-    }
-    pthread_mutex_unlock(&log->append_mu);
 }

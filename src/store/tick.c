@@ -105,7 +105,7 @@ static bool checkpoint_due(struct oc_objects *s, const struct oc_now *now) {
         return false;
     }
     limit = limit < s->cfg.checkpoint_bytes ? s->cfg.checkpoint_bytes : limit;
-    return grown >= limit || oc_seglog_is_stalled(&s->log);
+    return grown >= limit;
 }
 
 void oc_objects_tick(struct oc_objects *s) {

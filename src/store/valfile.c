@@ -94,27 +94,23 @@ int oc_valfile_append(struct oc_valfile *f, const void *bytes, size_t len, struc
     return 0;
 }
 
-void oc_valfile_join_sync(struct oc_seglog *log, uint64_t id) {
+static bool join(struct oc_seglog *log, uint64_t id, size_t max) {
     unsigned dir = (unsigned)(id & (DIRS - 1));
-    bool full;
 
     pthread_mutex_lock(&log->val_mu);
     log->dirty_dirs[dir / 64] |= UINT64_C(1) << (dir % 64);
-    full = log->unsynced_values.count >= OC_UNSYNCED_VALUES_MAX ||
-           oc_idvec_add(&log->unsynced_values, id) != 0;
+    bool joined = log->unsynced_values.count < max && oc_idvec_add(&log->unsynced_values, id) == 0;
     pthread_mutex_unlock(&log->val_mu);
-    if (full) {
-        struct oc_handle *h = NULL;
+    return joined;
+}
 
-        if (oc_files_get(&log->files, OC_KIND_VALUE, id, 0, &h, NULL) == 0) {
-            if (log->disk->sync(h->file, NULL) != 0) {
-                oc_n_add(&log->n.sync_failures, 1);
-                pthread_mutex_lock(&log->append_mu);
-                log->stalled = true;
-                log->stalled_at = log->end;
-                pthread_mutex_unlock(&log->append_mu);
-            }
-            oc_handle_put(h);
+void oc_valfile_join_sync(struct oc_seglog *log, uint64_t id) {
+    while (!join(log, id, OC_UNSYNCED_VALUES_MAX)) {
+        /* As many as are remembered: make room. When that fails they stay, and one more with them.
+         */
+        if (oc_seglog_sync(log, NULL) != 0) {
+            (void)join(log, id, SIZE_MAX);
+            return;
         }
     }
 }
@@ -225,6 +221,27 @@ static int sync_dirty_dirs(struct oc_seglog *log, const uint64_t dirty[4], struc
     return 0;
 }
 
+static int sync_value(struct oc_seglog *log, uint64_t id, bool again, struct oc_error *err) {
+    struct oc_handle *h = NULL;
+    uint64_t size;
+    int rc = oc_files_get(&log->files, OC_KIND_VALUE, id, 0, &h, err);
+
+    if (rc != 0) {
+        return rc == OC_E_NOT_FOUND ? 0 : rc; /* unlinked since: no record needs it any more */
+    }
+    if (again) {
+        rc = log->disk->size(h->file, &size, err);
+        if (rc == 0) {
+            rc = oc_salvage_rewrite(log, h, 0, size, err);
+        }
+    }
+    if (rc == 0) {
+        rc = log->disk->sync(h->file, err);
+    }
+    oc_handle_put(h);
+    return rc;
+}
+
 int oc_valfile_sync_pending(struct oc_seglog *log, struct oc_error *err) {
     struct oc_idvec ids;
     uint64_t dirty[4];
@@ -235,23 +252,25 @@ int oc_valfile_sync_pending(struct oc_seglog *log, struct oc_error *err) {
     log->unsynced_values = (struct oc_idvec){0};
     memcpy(dirty, log->dirty_dirs, sizeof dirty);
     memset(log->dirty_dirs, 0, sizeof log->dirty_dirs);
+    bool again = log->values_failed;
+    log->values_failed = false;
     pthread_mutex_unlock(&log->val_mu);
 
     for (size_t i = 0; i < ids.count && rc == 0; i++) {
-        struct oc_handle *h = NULL;
-
-        rc = oc_files_get(&log->files, OC_KIND_VALUE, ids.v[i], 0, &h, err);
-        if (rc == 0) {
-            rc = log->disk->sync(h->file, err);
-            oc_handle_put(h);
-        } else if (rc == OC_E_NOT_FOUND) {
-            rc = 0; /* given up or unlinked since: no record needs it any more */
-        }
+        rc = sync_value(log, ids.v[i], again, err);
     }
-    free(ids.v);
     if (rc == 0 && !OC_PLANT(LOST_RENAME)) {
         rc = sync_dirty_dirs(log, dirty, err);
     }
+    for (size_t i = 0; i < ids.count && rc != 0; i++) {
+        (void)join(log, ids.v[i], SIZE_MAX); /* out of memory: the log stays stalled all the same */
+    }
+    if (rc != 0) {
+        pthread_mutex_lock(&log->val_mu);
+        log->values_failed = true;
+        pthread_mutex_unlock(&log->val_mu);
+    }
+    free(ids.v);
     return rc;
 }
 
@@ -272,16 +291,22 @@ static int doom_add(struct oc_doomvec *v, struct oc_doomed d) {
     return 0;
 }
 
-void oc_valfile_doom(struct oc_seglog *log, uint64_t file, uint64_t value_len) {
-    struct oc_doomed d = {.file = file, .bytes = oc_space_round(oc_valfile_bytes(value_len))};
-
+static void doom(struct oc_seglog *log, struct oc_doomed d, size_t max) {
     pthread_mutex_lock(&log->unlink_mu);
-    bool full = log->doomed.count + log->armed.count >= OC_UNLINK_QUEUE_MAX ||
-                doom_add(&log->doomed, d) != 0;
+    bool full = log->doomed.count + log->armed.count >= max || doom_add(&log->doomed, d) != 0;
     pthread_mutex_unlock(&log->unlink_mu);
     if (full) {
         oc_n_add(&log->n.leaked_files, 1); /* stays accounted; the next load removes it */
     }
+}
+
+void oc_valfile_doom(struct oc_seglog *log, uint64_t file, uint64_t value_len) {
+    doom(log, (struct oc_doomed){file, oc_space_round(oc_valfile_bytes(value_len))},
+         OC_UNLINK_QUEUE_MAX);
+}
+
+void oc_valfile_doom_orphan(struct oc_seglog *log, uint64_t file, uint64_t size) {
+    doom(log, (struct oc_doomed){file, oc_space_round(size)}, SIZE_MAX);
 }
 
 bool oc_valfile_doomed_many(struct oc_seglog *log) {
