@@ -170,7 +170,8 @@ static bool shows(const struct model *m, const struct model_write *w,
     if (!seen->found) {
         return e != LIVE;
     }
-    return e != EXPIRED && bytes_are(w->value, w->len, seen->bytes);
+    return e != EXPIRED && w->expires_at_s == seen->expires_at_s &&
+           bytes_are(w->value, w->len, seen->bytes);
 }
 
 static size_t newest_acked(const struct model_key *k) {
@@ -247,6 +248,7 @@ void model_collapse(struct model *m, struct model_key *k, const struct model_see
             if (bytes_are(k->ever[i], k->ever_len[i], seen->bytes)) {
                 now.value = k->ever[i];
                 now.len = k->ever_len[i];
+                now.expires_at_s = seen->expires_at_s;
                 break;
             }
         }

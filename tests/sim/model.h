@@ -64,6 +64,7 @@ bool model_may_miss(const struct model *m, const struct model_key *k);
 struct model_seen {
     bool found;
     struct oc_span bytes;
+    uint32_t expires_at_s; /* tells empty values of different writes apart */
 };
 
 /* In normal running and after the death of the process: the newest acknowledged write or one in

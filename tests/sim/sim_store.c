@@ -291,7 +291,7 @@ static int look(struct sim *s, struct model_key *k, uint8_t *dst, struct model_s
             model_fault(&s->model, "a value of %llu bytes", (unsigned long long)obj.len);
             return 1;
         }
-        *seen = (struct model_seen){.found = e == 0};
+        *seen = (struct model_seen){.found = e == 0, .expires_at_s = e == 0 ? obj.expires_at_s : 0};
         if (e == 0 && oc_object_is_small(&obj)) {
             struct oc_span value;
 
