@@ -26,11 +26,15 @@ static void on_wake(struct oc_letter *letter) {
     ch->dirty = true;
 }
 
-/* The hook runs before the loop sleeps, so a mark is enough, unless this turn's run is over already
- * (another channel's callback in its hook); the loop's time tells the turns apart. */
+/* The hook runs before the loop sleeps, so within a turn a mark is enough, unless this turn's run
+ * is over already (another channel's callback in its hook): the loop's time tells the turns apart.
+ * Before the loop runs there is no turn. */
 void client_channel_dirty(struct oc_channel *ch) {
+    bool hook_follows =
+        ch->in_hook || (oc_loop_current() == ch->loop && ch->hook_ran_ns != client_now_ns(ch));
+
     ch->dirty = true;
-    if (!ch->in_hook && !ch->wake_posted && ch->hook_ran_ns == client_now_ns(ch)) {
+    if (!hook_follows && !ch->wake_posted) {
         ch->wake_posted = true;
         oc_loop_post(ch->loop, &ch->wake);
     }
