@@ -39,6 +39,7 @@ static bool root_push(struct oc_index *ix, struct oc_path *path) {
     root->prefix_len = 0;
     root->kind = OC_NODE_INNER;
     root->n = 0;
+    root->known_len = 0;
     root->children[0] = ix->root;
     ix->root = handle;
     ix->levels++;
@@ -70,6 +71,29 @@ static bool rightmost(const struct oc_index *ix, const struct oc_path *path, uns
     return true;
 }
 
+/* The separators next to the node at `level` in the nodes above; OC_SLAB_NONE at the tree's edge.
+ */
+static void bounds_of(const struct oc_index *ix, const struct oc_path *path, unsigned level,
+                      uint32_t *low, uint32_t *high) {
+    *low = OC_SLAB_NONE;
+    *high = OC_SLAB_NONE;
+    for (unsigned i = 0; i < level; i++) {
+        const struct oc_inner *n = oc_inner_at(ix, path->nodes[i]);
+        unsigned child = path->children[i];
+
+        *low = child > 0 ? n->separators[child - 1] : *low;
+        *high = child < n->n ? n->separators[child] : *high;
+    }
+}
+
+/* How many bytes all keys between two separators share. */
+static uint16_t known_between(const struct oc_index *ix, uint32_t low, uint32_t high) {
+    if (low == OC_SLAB_NONE || high == OC_SLAB_NONE) {
+        return 0;
+    }
+    return (uint16_t)oc_common_prefix(oc_separator_span(ix, low), oc_separator_span(ix, high));
+}
+
 /* Split the inner node at `level` into itself and `right`; its parent has room. */
 static void inner_split(struct oc_index *ix, struct oc_path *path, unsigned level, uint32_t right) {
     struct oc_inner *l = oc_inner_at(ix, path->nodes[level]);
@@ -79,7 +103,12 @@ static void inner_split(struct oc_index *ix, struct oc_path *path, unsigned leve
     unsigned mid = rightmost(ix, path, level) ? l->n - 2u : l->n / 2u;
     uint32_t children[2] = {path->nodes[level], right};
     uint32_t separator = l->separators[mid];
+    uint32_t low;
+    uint32_t high;
 
+    bounds_of(ix, path, level, &low, &high);
+    r->known_len = known_between(ix, separator, high);
+    l->known_len = known_between(ix, low, separator);
     r->kind = OC_NODE_INNER;
     r->prefix_len = l->prefix_len;
     r->n = (uint8_t)(l->n - mid - 1);

@@ -99,14 +99,15 @@ static void item_change(struct oc_index *ix, struct oc_item *it, const struct oc
 
 /* ---- one key ---- */
 
-/* Down to the leaf with its lines on their way; the hash is computed meanwhile. */
-static unsigned leaf_and_slot(const struct oc_index *ix, struct oc_span key, struct oc_path *path,
-                              uint8_t *print) {
+/* Down to the leaf with its lines on their way; the hash is computed meanwhile. The first `bytes`
+ * of the leaf are wanted. */
+static unsigned leaf_and_slot(const struct oc_index *ix, struct oc_span key, size_t bytes,
+                              struct oc_path *path, uint8_t *print) {
     const char *line;
 
     oc_descend(ix, key, path);
     line = (const char *)oc_leaf_at(ix, path->leaf);
-    for (size_t i = 0; i < offsetof(struct oc_leaf, heads); i += 64) {
+    for (size_t i = 0; i < bytes; i += 64) {
         __builtin_prefetch(line + i);
     }
     *print = oc_fingerprint(key);
@@ -122,7 +123,7 @@ static struct oc_item *item_find(const struct oc_index *ix, struct oc_span key,
     if (ix->root == OC_SLAB_NONE) {
         return NULL;
     }
-    *slot = leaf_and_slot(ix, key, path, &print);
+    *slot = leaf_and_slot(ix, key, offsetof(struct oc_leaf, heads), path, &print);
     if (*slot == OC_LEAF_SLOTS) {
         return NULL;
     }
@@ -215,7 +216,7 @@ int oc_index_apply(struct oc_index *ix, struct oc_span key, const struct oc_entr
     if (ix->root == OC_SLAB_NONE && !root_new(ix)) {
         return OC_E_EXHAUSTED;
     }
-    slot = leaf_and_slot(ix, key, &path, &print);
+    slot = leaf_and_slot(ix, key, sizeof(struct oc_leaf), &path, &print);
     if (slot == OC_LEAF_SLOTS) {
         rc = insert(ix, key, e, &path, print);
         if (rc != 0) {

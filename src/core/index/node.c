@@ -52,6 +52,8 @@ uint8_t oc_fingerprint(struct oc_span key) {
 
 /* ---- inner nodes ---- */
 
+#define KNOWN_SLACK 2u
+
 static unsigned heads64_below(const uint64_t *heads, unsigned n, uint64_t head) {
     const uint64_t *p = heads;
 
@@ -76,12 +78,13 @@ static unsigned heads32_below(const uint32_t *heads, unsigned n, uint32_t head) 
     return (unsigned)(p - heads) + (n == 1 && *p < head);
 }
 
-/* -1, 0, 1: the first `len` bytes of the key against those of the separator, which has as many. */
-static int compare_start(const struct oc_index *ix, struct oc_span key, uint32_t separator,
-                         size_t len) {
-    struct oc_span start = oc_span(key.p, key.len < len ? key.len : len);
+/* -1, 0, 1: bytes [from, to) of the key against those of the separator, which is long enough. */
+static int compare_part(const struct oc_index *ix, struct oc_span key, uint32_t separator,
+                        size_t from, size_t to) {
+    size_t len = key.len < to ? key.len : to;
 
-    return oc_span_compare(start, oc_span(oc_separator_at(ix, separator)->bytes, len));
+    return oc_span_compare(oc_span(key.p + from, len - from),
+                           oc_span(oc_separator_at(ix, separator)->bytes + from, to - from));
 }
 
 /* The number of separators in [low, high) that are <= key, plus low: by their bytes. */
@@ -110,8 +113,12 @@ static unsigned child_in_run(const struct oc_index *ix, const struct oc_inner *n
     size_t skip = n->skips[low];
     uint64_t tail;
     unsigned at;
-    int c = compare_start(ix, key, n->separators[low], skip);
+    int c;
 
+    for (unsigned i = low; i < high; i += 64 / sizeof n->tails[0]) {
+        __builtin_prefetch(&n->tails[i]);
+    }
+    c = compare_part(ix, key, n->separators[low], n->prefix_len, skip);
     if (c != 0) {
         return c < 0 ? low : high;
     }
@@ -128,8 +135,8 @@ unsigned oc_inner_child(const struct oc_index *ix, const struct oc_inner *n, str
     unsigned high;
     uint64_t head;
 
-    if (n->prefix_len > 0) {
-        int c = compare_start(ix, key, n->separators[0], n->prefix_len);
+    if (n->prefix_len > n->known_len) {
+        int c = compare_part(ix, key, n->separators[0], n->known_len, n->prefix_len);
 
         if (c != 0) {
             return c < 0 ? 0 : n->n;
@@ -168,11 +175,15 @@ void oc_inner_refresh(const struct oc_index *ix, struct oc_inner *n, unsigned fr
     size_t prefix_len;
 
     if (n->n == 0) {
-        n->prefix_len = 0;
+        n->prefix_len = n->known_len;
         return;
     }
     prefix_len = oc_common_prefix(oc_separator_span(ix, n->separators[0]),
                                   oc_separator_span(ix, n->separators[n->n - 1]));
+    /* A byte or two of the heads are a fair price for not having to look at a separator. */
+    if (prefix_len - n->known_len <= KNOWN_SLACK) {
+        prefix_len = n->known_len;
+    }
     if (prefix_len != n->prefix_len) {
         n->prefix_len = (uint16_t)prefix_len;
         from = 0;
@@ -314,6 +325,15 @@ void oc_leaf_remove(struct oc_leaf *l, unsigned slot) {
 
 /* ---- the way down ---- */
 
+/* All lines at once: one wait, where a search that finds its way line by line would wait thrice. */
+static void prefetch_inner(const struct oc_inner *n) {
+    const char *p = (const char *)n;
+
+    for (size_t at = 0; at < sizeof *n; at += 64) {
+        __builtin_prefetch(p + at);
+    }
+}
+
 void oc_descend(const struct oc_index *ix, struct oc_span key, struct oc_path *ret) {
     uint32_t node = ix->root;
 
@@ -326,11 +346,7 @@ void oc_descend(const struct oc_index *ix, struct oc_span key, struct oc_path *r
         ret->children[i] = (uint8_t)child;
         node = n->children[child];
         if (i + 1 < ix->levels) {
-            const char *line = oc_slabs_at(&ix->slabs, node);
-
-            for (size_t at = 0; at <= offsetof(struct oc_inner, separators); at += 64) {
-                __builtin_prefetch(line + at);
-            }
+            prefetch_inner(oc_inner_at(ix, node));
         }
     }
     ret->leaf = node;

@@ -41,10 +41,11 @@ struct oc_leaf {
 };
 
 struct oc_inner {
-    uint16_t prefix_len; /* shared by all separators here */
+    uint16_t prefix_len; /* where heads begin: all separators here share so many bytes */
     uint8_t kind;
-    uint8_t n; /* separators; children are one more */
-    uint8_t spare[4];
+    uint8_t n;          /* separators; children are one more */
+    uint16_t known_len; /* <= prefix_len: every key that a search brings here shares so many */
+    uint8_t spare[2];
     uint64_t heads[OC_INNER_SLOTS];
     uint64_t tails[OC_INNER_SLOTS]; /* of slots in a run of equal heads; else undefined */
     uint16_t skips[OC_INNER_SLOTS]; /* of the first slot in a run: where its tails begin */

@@ -54,6 +54,9 @@ static bool inner_join(struct oc_index *ix, struct oc_inner *parent, unsigned i)
     pair_take(&p, l);
     p.separators[p.n++] = parent->separators[i];
     pair_take(&p, r);
+    /* Both may get keys of the other: what all of them share is known of each. */
+    l->known_len = l->known_len < r->known_len ? l->known_len : r->known_len;
+    r->known_len = l->known_len;
     if (p.n > OC_INNER_MERGE) {
         unsigned mid = p.n / 2;
 

@@ -1,10 +1,11 @@
 /* Blocks, chunks and size classes; see slab.h.
  *
- * Exact classes at 4-byte steps up to 2 KiB waste next to nothing, which is what the bound on bytes
- * a key needs; above, k objects share a block (a quarter lost at worst), then runs of whole blocks.
- */
+ * Fine classes up to 2 KiB lose little to rounding (nothing where most keys are), which the bound
+ * on bytes a key needs, and are few enough that a class in use by a handful of keys does not hurt.
+ * Above, k objects share a block (a quarter lost at worst), then come runs of whole blocks. */
 #include "core/index/slab.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,17 +13,21 @@
 #include "base/check.h"
 #include "base/span.h"
 
-#define EXACT_MAX_BYTES 2048u
-#define EXACT_CLASSES   (EXACT_MAX_BYTES / OC_SLAB_UNIT + 1) /* 0..512 */
-#define SHARED_MAX      7u /* objects in a block, above the exact classes */
-#define SLOT_NONE       UINT16_MAX
-#define BLOCK_MASK      (OC_SLAB_CHUNK_BLOCKS - 1)
+/* Fine classes: steps of 4 bytes up to 256, of 8 up to 512, of 16 up to 1024, of 32 up to 2048. */
+#define FINE_MAX_BYTES 2048u
+#define FINE_CLASSES   161u /* 64 + 32 + 32 + 32, and 0, which nothing has */
+#define SHARED_MAX     7u   /* objects in a block, above the exact classes */
+#define RUN_CLASSES    4u   /* of 2..5 blocks */
+#define SLOT_NONE      UINT16_MAX
+#define BLOCK_MASK     (OC_SLAB_CHUNK_BLOCKS - 1)
 
 /* Idle blocks kept resident before they are given back: a few, and a sixteenth of what is in use.
  */
 #define IDLE_MIN 2u
 /* Chunks looked at for idle blocks each time a block is freed beyond that. */
 #define TRIM_CHUNKS 8u
+
+static_assert(FINE_CLASSES + SHARED_MAX + RUN_CLASSES == OC_SLAB_SIZES, "slab.h counts them");
 
 static size_t freed_mark_at(uint32_t class_id) {
     return class_id < OC_SLAB_SIZES ? 28 : 2; /* items: flags; others: the third byte */
@@ -40,15 +45,21 @@ static enum oc_slab_kind kind_of(uint32_t class_id) {
 
 static uint32_t size_class(size_t bytes) {
     bytes = (bytes + OC_SLAB_UNIT - 1) / OC_SLAB_UNIT * OC_SLAB_UNIT;
-    if (bytes <= EXACT_MAX_BYTES) {
-        return (uint32_t)(bytes / OC_SLAB_UNIT);
+    if (bytes <= 256) {
+        return (uint32_t)(bytes / 4);
+    }
+    if (bytes <= FINE_MAX_BYTES) {
+        unsigned doubled = bytes <= 512 ? 0 : bytes <= 1024 ? 1 : 2; /* above 256 */
+        size_t step = 8u << doubled;
+
+        return 64 + 32 * doubled + (uint32_t)((bytes - (256u << doubled) + step - 1) / step);
     }
     if (bytes <= OC_SLAB_BLOCK_BYTES) {
         uint32_t k = (uint32_t)(OC_SLAB_BLOCK_BYTES / bytes); /* 1..7 */
 
-        return EXACT_CLASSES + SHARED_MAX - k;
+        return FINE_CLASSES + SHARED_MAX - k;
     }
-    return EXACT_CLASSES + SHARED_MAX - 2 +
+    return FINE_CLASSES + SHARED_MAX - 2 +
            (uint32_t)((bytes + OC_SLAB_BLOCK_BYTES - 1) / OC_SLAB_BLOCK_BYTES);
 }
 
@@ -65,16 +76,29 @@ static uint32_t class_id_for(enum oc_slab_kind kind, size_t bytes) {
     }
 }
 
+/* The largest object of a size class of one block. */
+static uint32_t class_bytes(uint32_t size) {
+    if (size <= 64) {
+        return size * 4;
+    }
+    if (size < FINE_CLASSES) {
+        unsigned doubled = (size - 65) / 32;
+
+        return (256u << doubled) + (8u << doubled) * (size - 64 - 32 * doubled);
+    }
+    return OC_SLAB_BLOCK_BYTES / (FINE_CLASSES + SHARED_MAX - size) / OC_SLAB_UNIT * OC_SLAB_UNIT;
+}
+
 static void class_init(struct oc_slab_class *c, uint32_t class_id, size_t bytes) {
     uint32_t size = class_id % OC_SLAB_SIZES;
 
     c->run = 1;
-    if (class_id >= 2 * OC_SLAB_SIZES || size < EXACT_CLASSES) {
-        c->bytes = (uint32_t)(bytes + OC_SLAB_UNIT - 1) / OC_SLAB_UNIT * OC_SLAB_UNIT;
-    } else if (size < EXACT_CLASSES + SHARED_MAX) {
-        c->bytes = OC_SLAB_BLOCK_BYTES / (EXACT_CLASSES + SHARED_MAX - size) / 4 * 4;
+    if (class_id >= 2 * OC_SLAB_SIZES) {
+        c->bytes = (uint32_t)bytes; /* nodes: one size each */
+    } else if (size < FINE_CLASSES + SHARED_MAX) {
+        c->bytes = class_bytes(size);
     } else {
-        c->run = (uint16_t)(size - (EXACT_CLASSES + SHARED_MAX) + 2);
+        c->run = (uint16_t)(size - (FINE_CLASSES + SHARED_MAX) + 2);
         c->bytes = c->run * OC_SLAB_BLOCK_BYTES;
     }
     c->slots = (uint16_t)(c->run * OC_SLAB_BLOCK_BYTES / c->bytes);

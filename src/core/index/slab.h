@@ -1,4 +1,4 @@
-/* Memory of one index: objects of exact size classes in 16 KiB blocks, addressed by 32-bit handles.
+/* Memory of one index: objects of fine size classes in 16 KiB blocks, addressed by 32-bit handles.
  * Internal to core/index.
  *
  * A handle counts units of 4 bytes: 14 bits of chunk (1 MiB mappings), 18 bits inside it. So an
@@ -63,7 +63,7 @@ struct oc_slab_class {
     uint16_t victim_next; /* slot to look at next */
 };
 
-#define OC_SLAB_SIZES   524u /* size classes of items, and of separators */
+#define OC_SLAB_SIZES   172u /* size classes of items, and of separators */
 #define OC_SLAB_CLASSES (2u * OC_SLAB_SIZES + 2u)
 #define OC_SLAB_GROUP   16u /* classes allocated together, when the first of them is used */
 #define OC_SLAB_GROUPS  ((OC_SLAB_CLASSES + OC_SLAB_GROUP - 1) / OC_SLAB_GROUP)

@@ -69,6 +69,7 @@ static void check_leaf(struct check *c, uint32_t handle, uint32_t low, uint32_t 
 static void check_separators(struct check *c, const struct oc_inner *n, uint32_t low,
                              uint32_t high) {
     const struct oc_index *ix = c->ix;
+    size_t common;
 
     OC_CHECK(n->kind == OC_NODE_INNER && n->n > 0 && n->n <= OC_INNER_SLOTS);
     for (unsigned i = 0; i < n->n; i++) {
@@ -81,8 +82,12 @@ static void check_separators(struct check *c, const struct oc_inner *n, uint32_t
         OC_CHECK(before == OC_SLAB_NONE || oc_span_compare(oc_separator_span(ix, before), s) < 0);
         c->separators++;
     }
-    OC_CHECK(oc_common_prefix(oc_separator_span(ix, n->separators[0]),
-                              oc_separator_span(ix, n->separators[n->n - 1])) == n->prefix_len);
+    common = oc_common_prefix(oc_separator_span(ix, n->separators[0]),
+                              oc_separator_span(ix, n->separators[n->n - 1]));
+    OC_CHECK(n->prefix_len == common || (n->prefix_len == n->known_len && n->prefix_len < common));
+    OC_CHECK(n->known_len == 0 || (low != OC_SLAB_NONE && high != OC_SLAB_NONE &&
+                                   oc_common_prefix(oc_separator_span(ix, low),
+                                                    oc_separator_span(ix, high)) >= n->known_len));
     OC_CHECK(high == OC_SLAB_NONE || oc_span_compare(oc_separator_span(ix, n->separators[n->n - 1]),
                                                      oc_separator_span(ix, high)) < 0);
     check_tails(ix, n);

@@ -138,8 +138,8 @@ static size_t long_prefix(struct oc_rng *rng, uint8_t *buf) {
 
 static size_t class_edge(struct oc_rng *rng, uint8_t *buf) {
     /* Sizes of items at which the kind of class changes, less the 29 bytes of an item's head. */
-    static const uint32_t edges[] = {32,    64,    2048,  2340,  5460, 8192,
-                                     16384, 32768, 49152, 65536, 65564};
+    static const uint32_t edges[] = {32,   64,   256,  264,   512,   1024,  1056,  2048,
+                                     2340, 5460, 8192, 16384, 32768, 49152, 65536, 65564};
     size_t len = edges[oc_rng_below(rng, OC_ARRAY_LEN(edges))] - 31 + oc_rng_below(rng, 4);
 
     len = len > OC_INDEX_KEY_MAX ? OC_INDEX_KEY_MAX : len;

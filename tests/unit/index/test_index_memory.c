@@ -47,8 +47,11 @@ static void script_apply(struct script *s, struct oc_span key, const struct oc_e
     if (rc == OC_E_EXHAUSTED) {
         s->failures++;
         assert_int_equal(old.version, 4711);
-        oc_index_validate(s->ix);
-        model_compare(&s->m, s->ix);
+        /* An item refused leaves nothing to be wrong: looked at now and then. The rest always. */
+        if (s->d.from > 0 || s->failures % 8 == 0 || s->m.n % 8 == 0) {
+            oc_index_validate(s->ix);
+            model_compare(&s->m, s->ix);
+        }
         return;
     }
     assert_int_equal(rc, model_apply(&s->m, key, e));
@@ -226,12 +229,15 @@ static void fill64(struct oc_index *ix, bool tenants, uint64_t from, uint64_t to
     }
 }
 
-static void drop64(struct oc_index *ix, bool tenants, uint64_t from, uint64_t to) {
+/* Removes the keys of [0, to) but those that are multiples of `keep`: from every block. */
+static void drop64(struct oc_index *ix, bool tenants, uint64_t to, uint64_t keep) {
     char key[80];
 
-    for (uint64_t i = from; i < to; i++) {
-        key64(key, sizeof key, tenants, i);
-        assert_true(oc_index_remove(ix, oc_span_str(key), 1));
+    for (uint64_t i = 0; i < to; i++) {
+        if (i % keep != 0) {
+            key64(key, sizeof key, tenants, i);
+            assert_true(oc_index_remove(ix, oc_span_str(key), 1));
+        }
     }
 }
 
@@ -253,16 +259,19 @@ static void test_after_deleting_most(void **state) {
     for (int tenants = 0; tenants < 2; tenants++) {
         struct oc_index *ix = oc_index_new();
         struct oc_index *fresh = oc_index_new();
-        uint64_t full;
+        struct oc_entry e;
+        char key[80];
 
         fill64(ix, tenants != 0, 0, 100000);
-        full = memory_of(ix);
-        drop64(ix, tenants != 0, 10000, 100000);
+        drop64(ix, tenants != 0, 100000, 10);
         oc_index_validate(ix);
         fill64(fresh, tenants != 0, 0, 10000);
         assert_true(memory_of(ix) <= 2 * memory_of(fresh));
-        assert_true(memory_of(ix) < full / 4);
-        drop64(ix, tenants != 0, 0, 10000);
+        for (uint64_t i = 0; i < 100000; i += 10) {
+            key64(key, sizeof key, tenants != 0, i);
+            assert_true(oc_index_find(ix, oc_span_str(key), &e));
+            assert_true(oc_index_remove(ix, oc_span_str(key), 1));
+        }
         oc_index_validate(ix);
         assert_true(memory_of(ix) < 64 * 1024);
         fill64(ix, tenants != 0, 0, 10000); /* and it is good for another life */

@@ -310,7 +310,7 @@ static void test_loader_is_apply(void **state) {
 }
 
 static void test_loader_out_of_order(void **state) {
-    static const char *const keys[] = {"m", "n", "o", "b", "p", "a", "o", "q"};
+    static const char *const keys[] = {"m", "n", "o", "o", "b", "p", "a", "o", "q", "q"};
     struct oc_index *ix = oc_index_new();
     struct oc_index_loader *l = oc_index_loader_new(ix);
     struct collect c = {0};
