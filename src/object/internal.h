@@ -77,6 +77,7 @@ struct oc_svc_worker {
     struct oc_list refused; /* struct oc_svc_task.link */
 
     struct oc_list resume; /* gets to look at: buffers of theirs came back */
+    size_t inline_left;    /* bytes that large gets may still read on this thread in this turn */
 
     struct oc_list pending; /* struct oc_svc_write.link: complete, to be committed this turn */
     uint64_t pending_bytes;

@@ -56,6 +56,18 @@ void oc_handle_put(struct oc_handle *h) {
     }
 }
 
+bool oc_handle_put_unless_last(struct oc_handle *h) {
+    uint32_t refs = atomic_load_explicit(&h->refs, memory_order_relaxed);
+
+    while (refs > 1) {
+        if (atomic_compare_exchange_weak_explicit(&h->refs, &refs, refs - 1, memory_order_acq_rel,
+                                                  memory_order_relaxed)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* files.mu held. */
 static struct oc_handle *lookup(struct oc_files *t, enum oc_file_kind kind, uint64_t id) {
     for (struct oc_handle *h = t->buckets[bucket_of(t, kind, id)]; h != NULL; h = h->next_hash) {

@@ -146,13 +146,18 @@ bool oc_object_is_small(const struct oc_object *obj);
 struct oc_reader;
 int oc_reader_open(struct oc_objects *s, struct oc_span key, const struct oc_object *obj,
                    struct oc_reader **ret, struct oc_error *err); /* BLOCKS, shortly */
+/* As above without ever waiting: OC_AGAIN unless the object's file is open already. */
+int oc_reader_try_open(struct oc_objects *s, struct oc_span key, const struct oc_object *obj,
+                       struct oc_reader **ret);
 /* Read and verify the chunk with the value byte `offset` into `dst` (OC_CHUNK_HEADER_BYTES +
  * OC_CHUNK_BYTES of room). *ret is the part of the value from `offset` to the chunk's end.
  * With `nowait`, OC_AGAIN. OC_E_DATA_LOSS: unreadable (quarantined and counted). BLOCKS unless
  * nowait. */
 int oc_reader_chunk(struct oc_reader *r, uint64_t offset, void *dst, bool nowait,
                     struct oc_span *ret);
-void oc_reader_close(struct oc_reader *r);
+void oc_reader_close(struct oc_reader *r); /* BLOCKS when it is the last user of a removed file */
+/* Closes without waiting and returns true, or returns false and does nothing. */
+bool oc_reader_try_close(struct oc_reader *r);
 
 /* ---- listing ---- */
 /* Live keys with `prefix`, greater than `after` (empty: from the start), ascending, at most

@@ -139,6 +139,21 @@ struct oc_reader {
     uint8_t key[];
 };
 
+/* The handle passes to the reader, or is put on failure. */
+static int reader_make(struct oc_objects *s, struct oc_span key, const struct oc_object *obj,
+                       struct oc_handle *h, struct oc_reader **ret, struct oc_error *err) {
+    struct oc_reader *r = malloc(sizeof *r + key.len);
+    if (r == NULL) {
+        oc_handle_put(h);
+        return oc_error_set(err, OC_E_EXHAUSTED, "out of memory for a reader");
+    }
+    *r = (struct oc_reader){
+        .magic = OC_READER_MAGIC, .store = s, .obj = *obj, .handle = h, .key_len = key.len};
+    memcpy(r->key, key.p, key.len);
+    *ret = r;
+    return 0;
+}
+
 int oc_reader_open(struct oc_objects *s, struct oc_span key, const struct oc_object *obj,
                    struct oc_reader **ret, struct oc_error *err) {
     struct oc_entry e = {.segment = obj->segment, .offset = obj->offset};
@@ -157,16 +172,17 @@ int oc_reader_open(struct oc_objects *s, struct oc_span key, const struct oc_obj
     if (rc != 0) {
         return rc == OC_E_EXHAUSTED ? rc : OC_E_UNAVAILABLE;
     }
-    struct oc_reader *r = malloc(sizeof *r + key.len);
-    if (r == NULL) {
-        oc_handle_put(h);
-        return oc_error_set(err, OC_E_EXHAUSTED, "out of memory for a reader");
-    }
-    *r = (struct oc_reader){
-        .magic = OC_READER_MAGIC, .store = s, .obj = *obj, .handle = h, .key_len = key.len};
-    memcpy(r->key, key.p, key.len);
-    *ret = r;
-    return 0;
+    return reader_make(s, key, obj, h, ret, err);
+}
+
+int oc_reader_try_open(struct oc_objects *s, struct oc_span key, const struct oc_object *obj,
+                       struct oc_reader **ret) {
+    struct oc_entry e = {.segment = obj->segment, .offset = obj->offset};
+
+    OC_MAGIC_CHECK(s, OC_OBJECTS_MAGIC);
+    OC_CHECK(!oc_object_is_small(obj));
+    struct oc_handle *h = oc_files_peek(&s->log.files, OC_KIND_VALUE, oc_entry_file(&e));
+    return h == NULL ? OC_AGAIN : reader_make(s, key, obj, h, ret, NULL);
 }
 
 int oc_reader_chunk(struct oc_reader *r, uint64_t offset, void *dst, bool nowait,
@@ -190,9 +206,22 @@ int oc_reader_chunk(struct oc_reader *r, uint64_t offset, void *dst, bool nowait
     return rc;
 }
 
+static void reader_free(struct oc_reader *r) {
+    r->magic = 0;
+    free(r);
+}
+
 void oc_reader_close(struct oc_reader *r) {
     OC_MAGIC_CHECK(r, OC_READER_MAGIC);
     oc_handle_put(r->handle);
-    r->magic = 0;
-    free(r);
+    reader_free(r);
+}
+
+bool oc_reader_try_close(struct oc_reader *r) {
+    OC_MAGIC_CHECK(r, OC_READER_MAGIC);
+    if (!oc_handle_put_unless_last(r->handle)) {
+        return false;
+    }
+    reader_free(r);
+    return true;
 }

@@ -72,6 +72,9 @@ int oc_files_get(struct oc_files *t, enum oc_file_kind kind, uint64_t id, uint64
 int oc_files_create(struct oc_files *t, enum oc_file_kind kind, uint64_t id, uint64_t salt,
                     struct oc_handle **ret, struct oc_error *err);
 void oc_handle_put(struct oc_handle *h);
+/* Gives a reference back unless it is the last one, whose return would close the file; then false.
+ */
+bool oc_handle_put_unless_last(struct oc_handle *h);
 /* Take it out of the cache; users keep what they have. */
 void oc_files_forget(struct oc_files *t, enum oc_file_kind kind, uint64_t id);
 void oc_file_path(char ret[OC_PATH_BYTES], enum oc_file_kind kind, uint64_t id);
