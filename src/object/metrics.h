@@ -77,7 +77,8 @@ extern const struct oc_metric_buckets oc_svc_duration_buckets, oc_svc_size_bucke
       "Connections closed for resetting too fast.")                                                \
     X(COUNTER, protocol_errors, "ocache_rpc_protocol_errors_total",                                \
       "Connections closed for breaking the protocol.")                                             \
-    X(COUNTER, stalled, "ocache_rpc_stalled_closed_total", "Calls ended for making no progress.")  \
+    X(COUNTER, stalled, "ocache_rpc_stalled_closed_total",                                         \
+      "Calls and connections ended for making no progress.")                                       \
     X(COUNTER, keepalive, "ocache_rpc_keepalive_closed_total",                                     \
       "Connections closed for not answering pings.")                                               \
     X(GAUGE, receive_used, "ocache_rpc_receive_used_bytes", "Request bytes not consumed yet.")     \

@@ -204,7 +204,7 @@ static void drop_calls(struct server_conn *conn) {
 /* Let go of everything but the connection itself. */
 static void conn_strip(struct server_conn *conn) {
     drop_calls(conn);
-    OC_CHECK(conn->held == 0 && conn->charged == 0);
+    OC_CHECK(conn->held == 0 && conn->charged == 0 && conn->heads_charged == 0);
     nghttp2_session_del(conn->h2);
     conn->h2 = NULL;
     http1_free(conn->h1);
@@ -300,6 +300,7 @@ static void h2_turn(struct server_conn *conn) {
             server_conn_dirty(conn); /* others first */
             break;
         }
+        server_http_h2_waiting(conn);
         server_window_conn(conn);
         if (!nghttp2_session_want_write(conn->h2)) {
             break;
@@ -482,6 +483,7 @@ struct server_conn *server_conn_new(struct oc_rpc_worker *w, const struct server
     oc_list_init(&conn->calls);
     oc_list_init(&conn->writable);
     oc_list_init(&conn->flushing);
+    oc_list_init(&conn->plain_waiting);
     conn->opened_ns = server_worker_now(w);
     conn->read_ns = conn->write_ns = conn->active_ns = conn->opened_ns;
     oc_list_push_back(&w->conns, &conn->link);

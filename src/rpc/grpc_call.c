@@ -70,6 +70,7 @@ void server_call_free(struct oc_call *call) {
     struct oc_rpc_worker *w = call->conn->w;
 
     server_uncount(&w->counts.streams, 1);
+    (void)server_window_head(call, 0); /* gives back only */
     if (call->path != NULL) {
         nghttp2_rcbuf_decref(call->path);
     }

@@ -226,9 +226,26 @@ static void begin_grpc(struct oc_call *call) {
     }
 }
 
+/* The head stays until the call ends, and many calls of one peer may keep long ones. */
+static bool head_fits(struct oc_call *call) {
+    if (server_window_head(call, call->header_bytes)) {
+        return true;
+    }
+    static const char text[] = "the server's receive buffer is full";
+    if (call->content == CONTENT_GRPC) {
+        server_call_finish_str(call, OC_E_EXHAUSTED, text);
+    } else {
+        call->plain = true;
+        reply_text(call, 503, text);
+    }
+    return false;
+}
+
 void server_call_begin(struct oc_call *call) {
     if (call->head_too_long) {
         head_too_long(call);
+    } else if (!head_fits(call)) {
+        return;
     } else if (call->content != CONTENT_GRPC ||
                !oc_span_equal(rcbuf_span(call->verb), OC_SPAN_LIT("POST"))) {
         begin_plain(call);
@@ -237,7 +254,7 @@ void server_call_begin(struct oc_call *call) {
     }
 }
 
-void server_http_h2(struct oc_call *call) {
+static void serve_h2(struct oc_call *call) {
     struct oc_span path = rcbuf_span(call->path);
     const uint8_t *mark = path.len > 0 ? memchr(path.p, '?', path.len) : NULL;
     size_t path_len = mark != NULL ? (size_t)(mark - path.p) : path.len;
@@ -250,6 +267,21 @@ void server_http_h2(struct oc_call *call) {
     };
 
     server_http_dispatch(&req);
+}
+
+void server_http_h2(struct oc_call *call) {
+    struct server_conn *conn = call->conn;
+
+    oc_list_push_back(&conn->plain_waiting, &call->wait_link);
+    server_http_h2_waiting(conn);
+}
+
+void server_http_h2_waiting(struct server_conn *conn) {
+    while (conn->plain_queued < SERVER_PLAIN_HIGH && !oc_list_empty(&conn->plain_waiting)) {
+        struct oc_list *link = oc_list_pop_front(&conn->plain_waiting);
+
+        serve_h2(OC_CONTAINER(link, struct oc_call, wait_link));
+    }
 }
 
 /* ---- messages ---- */

@@ -7,7 +7,7 @@
 #include "base/event.h"
 #include "rpc/server_internal.h"
 
-#define H2_JUNK_BURST 10000u /* empty DATA frames; nghttp2 bounds or ignores the rest */
+#define H2_JUNK_BURST 10000u /* empty DATA frames, SETTINGS; nghttp2 bounds or ignores the rest */
 #define H2_JUNK_PER_S 1000u
 
 static const char ping_alive[8] = "oc-alive";
@@ -74,13 +74,26 @@ static void count_junk(struct server_conn *conn) {
     }
 }
 
+/* Beyond every limit: what is left of the input is not even decoded. */
+static int give_up(struct server_conn *conn) {
+    server_h2_terminate(conn, NGHTTP2_ENHANCE_YOUR_CALM);
+    return NGHTTP2_ERR_CALLBACK_FAILURE;
+}
+
 /* ---- receiving ---- */
+
+static int on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *hd, void *user) {
+    (void)session;
+    /* nghttp2 keeps the debug data of a GOAWAY until it is complete, whatever its length. */
+    return hd->type == NGHTTP2_GOAWAY && hd->length > SERVER_GOAWAY_MAX ? give_up(user) : 0;
+}
 
 static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, void *user) {
     static const nghttp2_extpri in_turns = {.urgency = NGHTTP2_EXTPRI_DEFAULT_URGENCY, .inc = 1};
     struct server_conn *conn = user;
 
     conn->head_ns = conn->w->now_ns;
+    conn->head_stream = frame->hd.stream_id;
     if (frame->headers.cat != NGHTTP2_HCAT_REQUEST) {
         return 0;
     }
@@ -116,10 +129,7 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, nghtt
     call->header_bytes += nghttp2_rcbuf_get_buf(name).len + nghttp2_rcbuf_get_buf(value).len + 32;
     if (call->header_bytes > max) {
         call->head_too_long = true;
-        if (call->header_bytes > max * H2_HEADER_BOMB) {
-            server_h2_terminate(conn, NGHTTP2_ENHANCE_YOUR_CALM);
-        }
-        return 0;
+        return call->header_bytes > max * H2_HEADER_BOMB ? give_up(conn) : 0;
     }
     if (frame->headers.cat == NGHTTP2_HCAT_REQUEST) {
         server_call_header(call, name, value);
@@ -186,6 +196,9 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *
         break;
     case NGHTTP2_SETTINGS:
         conn->settings_seen = true;
+        if ((frame->hd.flags & NGHTTP2_FLAG_ACK) == 0) {
+            count_junk(conn); /* a change of the initial window touches every stream */
+        }
         break;
     case NGHTTP2_PING:
         ping_received(conn, frame);
@@ -197,9 +210,13 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *
 }
 
 static int on_stream_close(nghttp2_session *session, int32_t stream_id, uint32_t code, void *user) {
-    struct oc_call *call = find_call(user, stream_id);
+    struct server_conn *conn = user;
+    struct oc_call *call = find_call(conn, stream_id);
 
     (void)session;
+    if (stream_id == conn->head_stream) {
+        conn->head_ns = 0; /* refused for its head: there is no end of it to come */
+    }
     if (call != NULL) {
         server_call_stream_closed(call, code == NGHTTP2_NO_ERROR);
     }
@@ -312,6 +329,7 @@ int server_h2_library(struct oc_rpc_server *s) {
         return OC_E_EXHAUSTED;
     }
     s->h2_callbacks = cb;
+    nghttp2_session_callbacks_set_on_begin_frame_callback(cb, on_begin_frame);
     nghttp2_session_callbacks_set_on_begin_headers_callback(cb, on_begin_headers);
     nghttp2_session_callbacks_set_on_header_callback2(cb, on_header);
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(cb, on_data);
@@ -353,11 +371,22 @@ int server_h2_start(struct server_conn *conn) {
     return OC_OK;
 }
 
+/* Frames that wait to be sent: a peer that provokes answers and does not read them must not pile
+ * them up. A stream needs a handful at most, and nghttp2 itself bounds acknowledgements. */
+static size_t outbound_max(const struct server_conn *conn) {
+    return (size_t)conn->w->s->cfg.max_streams_per_connection * 4 + 4096;
+}
+
 void server_h2_input(struct server_conn *conn, struct oc_span bytes) {
     conn->in_recv = true;
     ssize_t n = nghttp2_session_mem_recv(conn->h2, bytes.p, bytes.len);
     conn->in_recv = false;
-    if (n >= 0 && (size_t)n == bytes.len) {
+    if (nghttp2_session_get_outbound_queue_size(conn->h2) > outbound_max(conn)) {
+        server_count(&conn->w->counts.protocol_errors, 1);
+        server_conn_kill(conn, true);
+        return;
+    }
+    if ((n >= 0 && (size_t)n == bytes.len) || (conn->ending && n == NGHTTP2_ERR_CALLBACK_FAILURE)) {
         return;
     }
     if (n == NGHTTP2_ERR_BAD_CLIENT_MAGIC || n == NGHTTP2_ERR_NOMEM ||

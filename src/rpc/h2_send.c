@@ -19,7 +19,12 @@ static void send_copy_release(struct oc_ref *ref) {
 
 /* ---- the process's count of queued bytes ---- */
 
-static void account(struct oc_rpc_worker *w, int64_t n) {
+static void account(struct oc_call *call, int64_t n) {
+    struct oc_rpc_worker *w = call->conn->w;
+
+    if (call->plain) {
+        call->conn->plain_queued += (size_t)n; /* wraps as it should */
+    }
     w->send_unreported += n;
     if (w->send_unreported > SEND_REPORT_BYTES || w->send_unreported < -SEND_REPORT_BYTES) {
         atomic_fetch_add_explicit(&w->s->send_used, (uint64_t)w->send_unreported,
@@ -79,13 +84,14 @@ static void msg_free(struct oc_call *call, struct server_msg *m) {
 static bool enqueue(struct oc_call *call, struct server_msg *m) {
     if (call->out_head == NULL) {
         call->out_head = m;
-        call->sent_ns = call->conn->w->now_ns;
+        call->sent_ns = call->sent_mark_ns = call->conn->w->now_ns;
+        call->sent_mark = call->sent;
     } else {
         call->out_last->next = m;
     }
     call->out_last = m;
     call->queued += m->left;
-    account(call->conn->w, (int64_t)m->left);
+    account(call, (int64_t)m->left);
     if (above_high(call)) {
         call->want_writable = true;
         return false;
@@ -159,7 +165,7 @@ bool server_send_copy(struct oc_call *call, struct oc_span bytes, bool framed) {
 void server_send_drop(struct oc_call *call) {
     struct server_msg *m = call->out_head;
 
-    account(call->conn->w, -(int64_t)call->queued);
+    account(call, -(int64_t)call->queued);
     call->queued = 0;
     call->out_head = call->out_last = NULL;
     while (m != NULL) {
@@ -240,7 +246,8 @@ static size_t emit_slice(struct server_msg *m, struct server_out *out, size_t n)
 void server_send_emit(struct oc_call *call, struct server_out *out, size_t n) {
     OC_CHECK(n <= call->queued);
     call->queued -= n;
-    account(call->conn->w, -(int64_t)n);
+    call->sent += n;
+    account(call, -(int64_t)n);
     while (n > 0) {
         struct server_msg *m = call->out_head;
         size_t k = m->head_left > 0 ? emit_head(m, out, n) : emit_slice(m, out, n);

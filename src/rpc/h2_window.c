@@ -103,6 +103,24 @@ bool server_window_hold(struct oc_call *call) {
     return charge(conn);
 }
 
+bool server_window_head(struct oc_call *call, uint64_t bytes) {
+    struct server_conn *conn = call->conn;
+    struct oc_rpc_server *s = conn->w->s;
+
+    conn->heads += bytes - call->head_held;
+    call->head_held = bytes;
+    uint64_t want = conn->heads > SERVER_H2_WINDOW ? conn->heads - SERVER_H2_WINDOW : 0;
+    bool ok = true;
+    if (want > conn->heads_charged) {
+        ok = oc_budget_take(&s->hold, want - conn->heads_charged);
+        conn->heads_charged = ok ? want : conn->heads_charged;
+    } else if (want < conn->heads_charged) {
+        oc_budget_give(&s->hold, conn->heads_charged - want);
+        conn->heads_charged = want;
+    }
+    return ok;
+}
+
 /* ---- reservations ---- */
 
 static void wait_for(struct oc_call *call) {

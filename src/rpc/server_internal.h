@@ -41,11 +41,14 @@
 #define SERVER_FRAME_ROOM     (SERVER_FRAME_SLICES * SERVER_SEND_COPY + 64u)
 #define SERVER_TURN_BATCHES   4u /* per connection and loop turn */
 #define SERVER_HEADERS_INLINE 6u
-#define SERVER_REPLY_HEADERS  16u        /* added by oc_call_add_header */
-#define SERVER_STATUS_BYTES   4096u      /* a grpc-message before encoding */
-#define SERVER_BODY_MAX       (1u << 20) /* plain HTTP request bodies are dropped up to this */
-#define SERVER_LINGER_MS      1000u      /* a closed connection waits so long for the peer's end */
-#define SERVER_WATCHERS_MAX   1024u      /* health watches of one worker */
+#define SERVER_REPLY_HEADERS  16u          /* added by oc_call_add_header */
+#define SERVER_STATUS_BYTES   4096u        /* a grpc-message before encoding */
+#define SERVER_BODY_MAX       (1u << 20)   /* plain HTTP request bodies are dropped up to this */
+#define SERVER_PLAIN_HIGH     (256u << 10) /* queued plain replies of a connection: make no more */
+#define SERVER_DRIP_BYTES     16384u       /* the least that moves in a stall time */
+#define SERVER_GOAWAY_MAX     1024u        /* a peer's GOAWAY with its debug data */
+#define SERVER_LINGER_MS      1000u /* a closed connection waits so long for the peer's end */
+#define SERVER_WATCHERS_MAX   1024u /* health watches of one worker */
 #define SERVER_MESSAGE_MAX    (128ull << 20)
 
 struct server_conn;
@@ -134,6 +137,7 @@ struct oc_call {
     /* the request's head */
     enum server_content content;
     size_t header_bytes;
+    uint64_t head_held; /* its part of conn.heads */
     nghttp2_rcbuf *path, *verb;
     unsigned header_count;
     struct server_header headers[SERVER_HEADERS_INLINE];
@@ -150,7 +154,7 @@ struct oc_call {
     int64_t credit;           /* what the peer may still send */
     uint32_t window;          /* its target */
     uint64_t consumed_since;  /* PIECES: since the window last grew */
-    struct oc_list wait_link; /* worker.waiting: for a reservation */
+    struct oc_list wait_link; /* worker.waiting: for a reservation; conn.plain_waiting */
     uint64_t received;        /* body bytes */
     uint64_t received_ns, mark_ns, mark_received; /* progress */
 
@@ -159,7 +163,8 @@ struct oc_call {
     size_t queued;
     size_t framed; /* bytes of a DATA frame that nghttp2 holds ready */
     uint64_t sent_ns;
-    uint64_t flush_mark; /* conn.out_total when the stream ended */
+    uint64_t sent, sent_mark, sent_mark_ns; /* progress while something is queued */
+    uint64_t flush_mark;                    /* conn.out_total when the stream ended */
     unsigned reply_count;
     struct server_reply_header *reply_headers; /* arena */
     int status;
@@ -195,6 +200,7 @@ struct server_conn {
     bool in_recv : 1; /* inside nghttp2 or llhttp: nothing may be freed */
     bool in_send : 1;
 
+    int32_t head_stream; /* whose head head_ns is about */
     uint8_t sniffed[24];
     uint8_t sniffed_len;
 
@@ -205,11 +211,15 @@ struct server_conn {
     unsigned call_count;
     struct oc_call *hot; /* the stream last looked up */
     struct oc_list writable, flushing;
-    uint64_t held;    /* received bytes that no reservation covers */
-    uint64_t open;    /* reserved bytes that have not arrived yet */
-    uint64_t charged; /* of `held`, taken from the server's budget */
-    uint64_t floor;   /* of `held`, counted in the worker's floor_used */
-    uint32_t window;  /* target of the connection's window */
+    uint64_t held;                /* received bytes that no reservation covers */
+    uint64_t open;                /* reserved bytes that have not arrived yet */
+    uint64_t charged;             /* of `held`, taken from the server's budget */
+    uint64_t floor;               /* of `held`, counted in the worker's floor_used */
+    uint32_t window;              /* target of the connection's window */
+    uint64_t heads;               /* request heads that are kept */
+    uint64_t heads_charged;       /* of `heads`, taken from the server's budget */
+    size_t plain_queued;          /* bytes of plain replies that wait in streams' queues */
+    struct oc_list plain_waiting; /* oc_call.wait_link: requests that are not answered for it */
     uint64_t out_total, out_done;
     struct server_tail *tail;
     uint64_t reset_tokens_ns, reset_at_ns; /* token bucket, in nanoseconds of its rate */
@@ -365,6 +375,8 @@ void server_window_init(struct server_conn *conn);
 /* The budget's account follows what the call holds; false: it does not allow so much, the call must
  * end. */
 bool server_window_hold(struct oc_call *call);
+/* As above for what the call keeps of its request's head. */
+bool server_window_head(struct oc_call *call, uint64_t bytes);
 /* Give the stream's window back as far as it is due. */
 void server_window_stream(struct oc_call *call);
 /* A message of this length begins and its bytes will be gathered in call->body. OC_OK: go on, with
@@ -423,7 +435,10 @@ struct oc_http {
 const char *server_http_reason(int status);
 bool server_http_no_body(int status);
 void server_http_dispatch(struct oc_http *req);
+/* A complete request over HTTP/2; it waits while too much of the replies before it is queued. */
 void server_http_h2(struct oc_call *call);
+void server_http_h2_waiting(
+    struct server_conn *conn); /* serve who waits, as far as there is room */
 /* A reply of the layer itself over HTTP/2. */
 void server_http_h2_reply(struct oc_call *call, int status, const char *content_type,
                           struct oc_span body);

@@ -6,9 +6,6 @@
 
 #define TICK_MIN_MS 5u
 #define TICK_MAX_MS 1000u
-/* A message that has begun grows by this in every stall time, or it is given up: a peer that drips
- * single bytes must not hold a reservation for hours. */
-#define DRIP_BYTES 16384u
 
 /* ---- deadlines ---- */
 
@@ -134,6 +131,8 @@ static bool passed(const struct oc_rpc_worker *w, uint64_t since_ns, uint64_t ms
     return w->now_ns > since_ns && w->now_ns - since_ns > ms * OC_NS_PER_MS;
 }
 
+/* A message that has begun grows by SERVER_DRIP_BYTES in every stall time, or it is given up: a
+ * peer that drips single bytes must not hold a reservation for hours. */
 static bool body_stalled(struct oc_call *call) {
     const struct oc_rpc_worker *w = call->conn->w;
     uint64_t stall_ms = w->s->cfg.stall_ms;
@@ -149,11 +148,32 @@ static bool body_stalled(struct oc_call *call) {
     if (passed(w, call->mark_ns, stall_ms)) {
         uint64_t got = call->received - call->mark_received;
 
-        if (call->reader.in_message && got < DRIP_BYTES && call->mark_received > 0) {
+        if (call->reader.in_message && got < SERVER_DRIP_BYTES && call->mark_received > 0) {
             return true;
         }
         call->mark_ns = w->now_ns;
         call->mark_received = call->received;
+    }
+    return false;
+}
+
+/* The same for a response: a peer that gives single bytes of window must not hold buffers. */
+static bool response_stalled(struct oc_call *call) {
+    const struct oc_rpc_worker *w = call->conn->w;
+    uint64_t stall_ms = w->s->cfg.stall_ms;
+
+    if (call->queued == 0) {
+        return false;
+    }
+    if (passed(w, call->sent_ns, stall_ms)) {
+        return true;
+    }
+    if (passed(w, call->sent_mark_ns, stall_ms)) {
+        if (call->sent - call->sent_mark < SERVER_DRIP_BYTES) {
+            return true;
+        }
+        call->sent_mark = call->sent;
+        call->sent_mark_ns = w->now_ns;
     }
     return false;
 }
@@ -171,9 +191,9 @@ static void tick_call(struct oc_call *call) {
         }
         return;
     }
-    if (call->queued > 0 && passed(w, call->sent_ns, w->s->cfg.stall_ms)) {
+    if (response_stalled(call)) {
         server_count(&w->counts.stalled_closed, 1);
-        call->sent_ns = w->now_ns; /* once */
+        call->sent_ns = call->sent_mark_ns = w->now_ns; /* once */
         server_h2_reset(call, NGHTTP2_CANCEL);
         if (!call->finished) {
             server_call_abort(call, OC_E_DEADLINE, "the response was not read");
@@ -185,12 +205,11 @@ static void tick_h2(struct server_conn *conn) {
     const struct oc_rpc_config *cfg = &conn->w->s->cfg;
     struct oc_rpc_worker *w = conn->w;
 
-    if (!conn->settings_seen && passed(w, conn->opened_ns, cfg->handshake_ms)) {
+    /* No SETTINGS, or a header block that never ends. */
+    if ((!conn->settings_seen && passed(w, conn->opened_ns, cfg->handshake_ms)) ||
+        (conn->head_ns != 0 && passed(w, conn->head_ns, cfg->handshake_ms))) {
+        server_count(&w->counts.stalled_closed, 1);
         server_conn_kill(conn, true);
-        return;
-    }
-    if (conn->head_ns != 0 && passed(w, conn->head_ns, cfg->handshake_ms)) {
-        server_conn_kill(conn, true); /* a header block that never ends */
         return;
     }
     oc_list_each_safe (link, next, &conn->calls) {
@@ -260,6 +279,7 @@ static void tick_conn(struct server_conn *conn) {
     } else if (conn->proto == PROTO_H1) {
         tick_h1(conn);
     } else if (passed(w, conn->opened_ns, cfg->handshake_ms)) {
+        server_count(&w->counts.stalled_closed, 1);
         server_conn_kill(conn, false);
     }
 }

@@ -359,7 +359,7 @@ static void timeouts(void **state) {
         assert_true(rig_now_ms() - begin_ms >= 79);
         (void)close(fd);
     }
-    assert_int_equal(rig_stats(&rig).stalled_closed, 3);
+    assert_int_equal(rig_stats(&rig).stalled_closed, 4);
     rig_stop(&rig);
 }
 
