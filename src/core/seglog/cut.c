@@ -32,13 +32,16 @@ static void lost(struct oc_cut *c, struct oc_log_pos from, struct oc_log_pos to)
     c->cut = oc_log_pos_max(from, c->durable);
 }
 
-/* Does this segment's existence prove that everything before it is settled? */
-static bool settles(const struct oc_cut *c, const struct oc_seg_header *h) {
+/* Does this segment's existence prove that everything before it is settled? Another kernel than the
+ * last one says so, unless its header tells of segments in between that are missing: those may be
+ * that same kernel's, lost with the power. */
+static bool settles(const struct oc_cut *c, const struct oc_seg_header *h, bool gap) {
     if (h == NULL) {
         return false;
     }
     return (h->flags & OC_SEG_SETTLED) != 0 ||
-           (c->boot_known && memcmp(h->boot_id, c->boot_id, sizeof c->boot_id) != 0);
+           ((!gap || h->prev_segment == 0) && c->boot_known &&
+            memcmp(h->boot_id, c->boot_id, sizeof c->boot_id) != 0);
 }
 
 /* Where the log must have been when this segment took over. Its header says so; without one all
@@ -69,7 +72,7 @@ void oc_cut_segment(struct oc_cut *c, uint32_t segment, const struct oc_seg_head
     bool gap = !follows(c, segment, h);
 
     OC_CHECK(!c->open && (first || segment > c->segment));
-    if (settles(c, h)) {
+    if (settles(c, h, gap)) {
         c->durable = oc_log_pos_max(c->durable, start);
         c->has_cut = false;
         gap = false;
