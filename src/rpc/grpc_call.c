@@ -104,7 +104,9 @@ void server_call_closed(struct oc_call *call, int code) {
         return;
     }
     call->started = false;
-    oc_event(OC_EV_CALL_END, (uint64_t)call->stream_id, (uint64_t)-code);
+    if (code != OC_OK) { /* the ring is for what is not everyday */
+        oc_event(OC_EV_CALL_END, (uint64_t)call->stream_id, (uint64_t)-code);
+    }
     if (cfg->observe != NULL) {
         cfg->observe(cfg->service, call->method, call->finished ? call->status : code,
                      w->now_ns - call->start_ns, call->conn->peer);

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/event.h"
 #include "rpc/server_internal.h"
 
 /* ---- the head ---- */
@@ -220,7 +219,6 @@ static void begin_grpc(struct oc_call *call) {
         return;
     }
     call->started = true;
-    oc_event(OC_EV_CALL_START, (uint64_t)(uintptr_t)call->conn, (uint64_t)call->stream_id);
     if (method->start != NULL) {
         method->start(call, w->s->cfg.service);
     }

@@ -360,7 +360,8 @@ int server_h2_start(struct server_conn *conn) {
         {NGHTTP2_SETTINGS_NO_RFC7540_PRIORITIES, 1},
     };
 
-    if (nghttp2_session_server_new2(&conn->h2, s->h2_callbacks, conn, s->h2_options) != 0) {
+    if (nghttp2_session_server_new3(&conn->h2, s->h2_callbacks, conn, s->h2_options,
+                                    SERVER_POOLED ? &conn->w->h2_mem : NULL) != 0) {
         return OC_E_EXHAUSTED;
     }
     if (nghttp2_submit_settings(conn->h2, NGHTTP2_FLAG_NONE, settings, OC_ARRAY_LEN(settings)) !=

@@ -241,6 +241,7 @@ int oc_rpc_worker_new(struct oc_rpc_server *s, struct oc_loop *loop, void *user,
     oc_list_init(&w->waiting);
     oc_list_init(&w->watches);
     oc_pool_init(&w->msgs, sizeof(struct server_msg), 0, MSGS_CACHED);
+    server_mem_init(&w->mem, &w->h2_mem);
     oc_timer_init(&w->tick, loop, server_tick);
     oc_timer_init(&w->deadline, loop, server_deadline_fired);
     oc_timer_init(&w->wait, loop, server_window_wait_fired);
@@ -327,6 +328,7 @@ void oc_rpc_worker_free(struct oc_rpc_worker *w) {
         free(call);
     }
     oc_pool_done(&w->msgs);
+    server_mem_done(&w->mem);
     free(w->heap);
     w->magic = 0;
     free(w);

@@ -1,12 +1,18 @@
 /* What the files of the server share. A connection is driven through its transport table, so that
  * tests and fuzzers feed it bytes without a socket; everything runs on the worker's thread.
  *
- *   server.c       server, worker, stats, drain         conn.c       transport, output batches,
- * closing server_tick.c  deadlines and timeouts               h2.c         nghttp2 callbacks
- *   grpc_call.c    the oc_call_* functions               h2_window.c  receive windows and their
- * budget grpc_recv.c    request heads and messages           h2_send.c    a stream's send queue
- *   http.c         routes, replies                      http1.c      HTTP/1.1 on llhttp
- *   health.c       grpc.health.v1 */
+ *   server.c        server, worker, stats, drain
+ *   server_tick.c   deadlines and timeouts
+ *   conn.c          transport, output batches, closing
+ *   h2.c            nghttp2's callbacks
+ *   h2_send.c       a stream's send queue
+ *   h2_window.c     receive windows and their budget
+ *   h2_mem.c        small memory for nghttp2
+ *   grpc_recv.c     request heads and messages
+ *   grpc_call.c     the oc_call_* functions
+ *   http.c          routes, replies
+ *   http1.c         HTTP/1.1 on llhttp
+ *   health.c        grpc.health.v1 */
 #ifndef OC_RPC_SERVER_INTERNAL_H
 #define OC_RPC_SERVER_INTERNAL_H
 
@@ -228,6 +234,25 @@ struct server_conn {
     struct http1 *h1;
 };
 
+/* ---- small memory for nghttp2 (h2_mem.c) ---- */
+#if defined(__SANITIZE_ADDRESS__)
+#define SERVER_POOLED 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SERVER_POOLED 0
+#endif
+#endif
+#ifndef SERVER_POOLED
+#define SERVER_POOLED 1
+#endif
+#define SERVER_MEM_CLASSES 16u
+struct server_mem {
+    struct head *free[SERVER_MEM_CLASSES];
+    size_t kept[SERVER_MEM_CLASSES];
+};
+void server_mem_init(struct server_mem *mem, nghttp2_mem *ret);
+void server_mem_done(struct server_mem *mem);
+
 struct server_counts {
     _Atomic uint64_t connections, streams, calls_total, refused_streams, resets_received,
         rapid_reset_closed, protocol_errors, http1_requests, bytes_in, bytes_out, stalled_closed,
@@ -254,6 +279,8 @@ struct oc_rpc_worker {
     struct oc_call *free_calls;
     unsigned free_call_count;
     struct oc_pool msgs;
+    struct server_mem mem;
+    nghttp2_mem h2_mem;
     struct server_counts counts;
     int64_t send_unreported; /* queued bytes not yet added to the server's count */
 
