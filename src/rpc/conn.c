@@ -135,6 +135,7 @@ static void wrote(struct server_conn *conn, size_t n) {
 void server_conn_want_write(struct server_conn *conn) {
     if (!conn->want_write) {
         conn->want_write = true;
+        conn->write_ns = conn->w->now_ns; /* the stall clock starts when bytes begin to wait */
         conn->io->want_write(conn->io_ctx);
     }
 }
@@ -177,7 +178,6 @@ static bool batch_send(struct server_conn *conn) {
         server_conn_kill(conn, true);
         return false;
     }
-    conn->write_ns = conn->w->now_ns; /* the stall clock starts when bytes begin to wait */
     wrote(conn, (size_t)n);
     server_conn_want_write(conn);
     return false;

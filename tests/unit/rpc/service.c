@@ -221,9 +221,11 @@ static void down_more(struct oc_call *call) {
 
         OC_CHECK(c != NULL);
         oc_ref_init(&c->ref, chunk_release);
+        uint8_t next = d->next;
         for (uint32_t i = 0; i < n; i++) {
-            c->bytes[i] = d->next++;
+            c->bytes[i] = next++;
         }
+        d->next = next;
         struct oc_slice slice = {c->bytes, n, &c->ref};
         more = oc_call_send(call, &slice, 1);
         oc_ref_put(&c->ref);

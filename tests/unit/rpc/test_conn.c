@@ -120,10 +120,136 @@ static void lost_anywhere(void **state) {
     mem_server_stop(&s);
 }
 
+/* ---- bounds, and what only time shows ---- */
+
+static void watches_are_bounded(void **state) {
+    struct mem_server s;
+    struct mem_peer p[2];
+    struct h2c h[2];
+    unsigned refused = 0;
+
+    (void)state;
+    mem_server_init(&s);
+    mem_server_start(&s);
+    for (int c = 0; c < 2; c++) {
+        mem_peer_open(&p[c], &s);
+        h2c_open_mem(&h[c], &p[c], 0);
+        h2c_wait(&h[c], h[c].settings_seen);
+        for (int i = 0; i < 600; i++) {
+            struct h2c_stream *st =
+                h2c_grpc(&h[c], "/grpc.health.v1.Health/Watch", NULL, "\0\0\0\0\0", 5, 0, false);
+
+            h2c_wait(&h[c], st->closed || st->body.len > 0);
+            refused += st->closed && st->grpc_status == 8;
+        }
+    }
+    assert_int_equal(refused, 2 * 600 - SERVER_WATCHERS_MAX);
+    for (int c = 0; c < 2; c++) {
+        mem_peer_close(&p[c]);
+        h2c_close(&h[c]);
+    }
+    mem_server_stop(&s);
+}
+
+static void pass(struct mem_server *s, struct mem_peer *p, uint64_t ms) {
+    s->now.mono_ns += ms * OC_NS_PER_MS;
+    server_deadline_fired(&s->w->deadline);
+    server_tick(&s->w->tick);
+    mem_peer_settle(p);
+}
+
+/* The defaults, without waiting for them. */
+static void default_timeouts(void **state) {
+    static const char *const timeout[] = {"grpc-timeout", "3H", NULL};
+    struct mem_server s;
+    struct mem_peer p;
+    struct h2c h;
+
+    (void)state;
+    mem_server_init(&s);
+    mem_server_start(&s);
+    mem_peer_open(&p, &s);
+    pass(&s, &p, 10001); /* no byte came */
+    assert_null(p.conn);
+    mem_peer_close(&p);
+
+    mem_peer_open(&p, &s);
+    h2c_open_mem(&h, &p, 0);
+    struct h2c_stream *hold = h2c_grpc(&h, "/t.Test/Hold", timeout, "\0\0\0\0\0", 5, 0, false);
+    struct h2c_stream *body = h2c_grpc(&h, "/t.Test/Stream", NULL, NULL, 0, 0, true);
+    h2c_wait(&h, atomic_load(&s.svc.started) == 2 && h.settings_seen);
+    h2c_step(&h, 0); /* and the settings are acknowledged */
+    pass(&s, &p, 59999);
+    h2c_step(&h, 0);
+    assert_int_equal(h.pings_seen, 0);
+    assert_false(body->closed);
+    pass(&s, &p, 2);
+    h2c_wait(&h, body->closed && h.pings_seen == 1); /* a stall, and silence */
+    assert_status(body, 4, "the request made no progress");
+    for (int hour = 0; hour < 3; hour++) {
+        for (int minute = 0; minute < 60; minute++) {
+            pass(&s, &p, 60001 - (hour == 0 && minute == 0 ? 60001 : 0));
+            h2c_step(&h, 0); /* pings are answered: nothing else happens */
+            h2c_step(&h, 0);
+        }
+    }
+    h2c_wait(&h, hold->closed);
+    assert_status(hold, 4, "deadline exceeded");
+    /* Silence, and no answer to the ping. */
+    pass(&s, &p, 60001);
+    assert_non_null(p.conn);
+    pass(&s, &p, 20001);
+    assert_null(p.conn);
+    assert_int_equal(atomic_load(&s.w->counts.keepalive_closed), 1);
+    mem_peer_close(&p);
+    h2c_close(&h);
+    mem_server_stop(&s);
+}
+
+static void reply_headers_are_checked(void **state) {
+    static const char *const extra[] = {"x-echo", "v", NULL};
+    struct mem_server s;
+    struct mem_peer p;
+    struct h2c h;
+
+    (void)state;
+    mem_server_init(&s);
+    mem_server_start(&s);
+    mem_peer_open(&p, &s);
+    h2c_open_mem(&h, &p, 0);
+    struct h2c_stream *st = h2c_grpc(&h, "/t.Test/Hold", extra, "\0\0\0\0\0", 5, 0, false);
+    h2c_wait(&h, atomic_load(&s.svc.messages) == 1);
+    struct oc_call *call = OC_CONTAINER(p.conn->calls.next, struct oc_call, link);
+    assert_true(oc_span_equal(oc_call_header(call, "x-echo"), OC_SPAN_LIT("v")));
+    assert_int_equal(oc_call_header(call, "x-none").len, 0);
+    assert_string_equal(oc_call_peer(call), "memory:1");
+    assert_int_equal(oc_call_add_header(call, "Upper", OC_SPAN_LIT("v")), OC_E_INVALID);
+    assert_int_equal(oc_call_add_header(call, "x-bad", OC_SPAN_LIT("a\nb")), OC_E_INVALID);
+    for (unsigned i = 0; i < SERVER_REPLY_HEADERS; i++) {
+        assert_int_equal(oc_call_add_header(call, "x-ok", OC_SPAN_LIT("v")), 0);
+    }
+    assert_int_equal(oc_call_add_header(call, "x-more", OC_SPAN_LIT("v")), OC_E_EXHAUSTED);
+    assert_true(oc_call_send_copy(call, OC_SPAN_EMPTY));
+    assert_int_equal(oc_call_add_header(call, "x-late", OC_SPAN_LIT("v")), OC_E_PRECONDITION);
+    oc_call_finish(call, 0, OC_SPAN_EMPTY);
+    assert_true(oc_call_finished(call));
+    oc_call_finish(call, OC_E_INTERNAL, OC_SPAN_EMPTY); /* the first one counts */
+    assert_true(oc_call_send_copy(call, OC_SPAN_LIT("too late")));
+    mem_peer_settle(&p);
+    h2c_wait(&h, st->closed);
+    assert_status(st, 0, "");
+    assert_int_equal(st->body.len, 5);
+    assert_non_null(strstr(st->headers, "x-ok: v\n"));
+    mem_peer_close(&p);
+    h2c_close(&h);
+    mem_server_stop(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_split_both_ways),
-        cmocka_unit_test(lost_anywhere),
+        cmocka_unit_test(any_split_both_ways),       cmocka_unit_test(lost_anywhere),
+        cmocka_unit_test(watches_are_bounded),       cmocka_unit_test(default_timeouts),
+        cmocka_unit_test(reply_headers_are_checked),
     };
 
     return cmocka_run_group_tests_name("conn", tests, NULL, NULL);
