@@ -99,7 +99,7 @@ static int make_dirs(const struct oc_disk *disk, struct oc_error *err) {
         (void)snprintf(path, sizeof path, "val/%02x", i);
         rc = disk->make_dir(disk->ctx, path, err);
     }
-    return rc != 0 ? rc : disk->sync_dir(disk->ctx, "val", err);
+    return rc;
 }
 
 static int write_format(const struct oc_disk *disk, struct oc_error *err) {
@@ -134,6 +134,9 @@ int oc_store_format_open(const struct oc_disk *disk, struct oc_error *err) {
         rc = check_empty(disk, err);
         if (rc == 0) {
             rc = make_dirs(disk, err);
+        }
+        if (rc == 0) {
+            rc = disk->sync_dir(disk->ctx, "val", err);
         }
         return rc != 0 ? rc : write_format(disk, err);
     }

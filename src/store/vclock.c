@@ -178,8 +178,8 @@ int oc_vclock_open(struct oc_seglog *log, uint64_t newest_version, struct oc_err
         }
     }
     pthread_mutex_unlock(&log->clock_mu);
-    if (rc == 0 && !OC_PLANT(LOST_RENAME)) {
-        rc = disk->sync_dir(disk->ctx, "", err);
+    if (rc == 0 && slot.sequence == 0 && !OC_PLANT(LOST_RENAME)) {
+        rc = disk->sync_dir(disk->ctx, "", err); /* the file is new */
     }
     return rc;
 }
