@@ -10,7 +10,8 @@
 #define OC_FLIGHT_FILTER_WORDS 4u
 
 struct oc_flight {
-    struct oc_list link;
+    struct oc_list link;    /* the log's, under its lock */
+    bool active;            /* between append and publication; its owner's */
     uint64_t first_version; /* no record of the batch is older */
     uint32_t segment;       /* the log's end when the batch began */
     uint64_t offset;

@@ -9,7 +9,6 @@
 void oc_batch_init(struct oc_batch *b) {
     *b = (struct oc_batch){.count = 0};
     oc_list_init(&b->writes);
-    oc_list_init(&b->flight.link);
 }
 
 void oc_batch_add(struct oc_batch *b, struct oc_write *w) {
@@ -302,7 +301,8 @@ size_t oc_objects_publish(struct oc_objects *s, struct oc_batch *b) {
         }
         failed += w->result != 0;
     }
-    if (!oc_list_empty(&b->flight.link)) {
+    if (b->flight.active) {
+        b->flight.active = false;
         oc_seglog_land(&s->log, &b->flight);
     }
     struct oc_list *l;

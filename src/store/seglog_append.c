@@ -117,6 +117,7 @@ void oc_seglog_begin(struct oc_seglog *log, struct oc_flight *flight,
     pthread_mutex_lock(&log->append_mu);
     log->now = oc_clock_now(log->cfg.clock);
     log->failed = failed;
+    flight->active = true;
     flight->first_version = log->hlc.last + 1;
     flight->segment = log->end.segment;
     flight->offset = log->end.offset;
