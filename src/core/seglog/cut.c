@@ -35,13 +35,12 @@ static void lost(struct oc_cut *c, struct oc_log_pos from, struct oc_log_pos to)
 /* Does this segment's existence prove that everything before it is settled? Another kernel than the
  * last one says so, unless its header tells of segments in between that are missing: those may be
  * that same kernel's, lost with the power. */
-static bool settles(const struct oc_cut *c, const struct oc_seg_header *h, bool gap) {
+static bool settles(const struct oc_cut *c, const struct oc_seg_header *h) {
     if (h == NULL) {
         return false;
     }
-    return (h->flags & OC_SEG_SETTLED) != 0 ||
-           ((!gap || h->prev_segment == 0) && c->boot_known &&
-            memcmp(h->boot_id, c->boot_id, sizeof c->boot_id) != 0);
+    bool other_kernel = c->boot_known && memcmp(h->boot_id, c->boot_id, sizeof c->boot_id) != 0;
+    return (h->flags & OC_SEG_SETTLED) != 0 || (other_kernel && h->prev_segment <= c->boot_segment);
 }
 
 /* Where the log must have been when this segment took over. Its header says so; without one all
@@ -72,7 +71,7 @@ void oc_cut_segment(struct oc_cut *c, uint32_t segment, const struct oc_seg_head
     bool gap = !follows(c, segment, h);
 
     OC_CHECK(!c->open && (first || segment > c->segment));
-    if (settles(c, h, gap)) {
+    if (settles(c, h)) {
         c->durable = oc_log_pos_max(c->durable, start);
         c->has_cut = false;
         gap = false;
@@ -82,6 +81,7 @@ void oc_cut_segment(struct oc_cut *c, uint32_t segment, const struct oc_seg_head
     if (h != NULL) {
         c->boot_known = true;
         memcpy(c->boot_id, h->boot_id, sizeof c->boot_id);
+        c->boot_segment = segment;
     }
     c->any = true;
     c->open = true;

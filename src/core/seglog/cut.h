@@ -29,7 +29,8 @@ struct oc_cut {
     bool complete;
     uint32_t segment;
     bool boot_known;
-    uint8_t boot_id[16]; /* the last that was known */
+    uint8_t boot_id[16];   /* the last that was known */
+    uint32_t boot_segment; /* whose */
     struct oc_log_pos end;
 };
 

@@ -72,7 +72,7 @@ static const struct cut_case cases[] = {
     {"cut candidate of the kernel before is taken back", "S1a e400 S2a e100 S3b e100", "-"},
     {"gap between kernels", "S1a e400 S7b e100", "-"},
     {"header unreadable between kernels", "S1a e400 S2? e64 S3b e100", "-"},
-    {"another kernel's first segment is lost, its second not", "S1a e400 S2? e64 S3b<2:800 e100",
+    {"another kernel's first segment is lost, its second not", "S1a e400c S2? e64 S3b<2:800 e100",
      "2:0"},
     {"another kernel's first segment is missing, its second not", "S1a e400 S3b<2:800 e100",
      "1:400"},
