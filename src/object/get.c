@@ -357,8 +357,9 @@ static void run_read(struct oc_job *job) {
     op->read_count = 0;
     while (op->read_count < op->work_count && op->result == 0) {
         struct piece *p = &op->work[op->read_count];
+        bool opened = op->opened || op->read_count > 0;
 
-        op->result = !op->opened
+        op->result = !opened
                          ? read_begin(op, p)
                          : oc_reader_chunk(op->reader, op->pos, p->block->data, false, &p->bytes);
         if (op->result == 0) {
@@ -366,7 +367,6 @@ static void run_read(struct oc_job *job) {
                 p->bytes.len = (size_t)(op->end - op->pos);
             }
             op->pos += p->bytes.len;
-            op->opened = true;
             op->read_count++;
         }
     }
@@ -377,6 +377,7 @@ static void read_done(struct oc_job *job) {
     struct oc_svc_get *op = OC_CONTAINER(task, struct oc_svc_get, task);
 
     op->task_runs = false;
+    op->opened = op->opened || op->read_count > 0;
     for (unsigned i = 0; i < op->work_count; i++) {
         if (op->call != NULL && i < op->read_count && op->work[i].bytes.len > 0) {
             op->ready[(op->ready_first + op->ready_count++) % READ_AHEAD] = op->work[i];

@@ -231,7 +231,10 @@ class Node:
     def stop(self, timeout_s=30.0):
         """SIGTERM; returns the exit code."""
         self.signal()
-        return self.wait(timeout_s)
+        code = self.wait(timeout_s)
+        if code != 0:
+            print(self.log())  # a sanitizer's report, for example
+        return code
 
     def kill(self):
         self.process.kill()

@@ -127,7 +127,7 @@ def test_F14_slow_writers_hold_little_memory(new_node):
 
 
 def test_F14_many_large_streams_at_once(new_node):
-    n = new_node("-buffer-memory", "16MiB")
+    n = new_node("-buffer-memory", "32MiB")
     base = n.rss_bytes()
     values = [pattern(6 * MIB + i, i) for i in range(40)]
     errors = []
