@@ -77,6 +77,7 @@ static const struct oc_opt_table table = {
 static struct {
     atomic_bool interrupted;
     int event_fd;
+    pthread_t main_thread;
     pthread_mutex_t lock;
     struct ocache_client *client; /* under the lock */
 } interrupt = {.event_fd = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
@@ -102,20 +103,28 @@ static void *signal_thread(void *arg) {
     (void)!write(interrupt.event_fd, &one, sizeof one); /* cannot fail for 1 */
     do {
         cancel_in_flight();
+        (void)pthread_kill(interrupt.main_thread, SIGUSR1); /* a write to a full pipe ends */
         sig = sigtimedwait(set, NULL, &again);
     } while (sig <= 0);
     _exit(CLI_FAILED); /* asked a second time */
 }
 
+static void on_wake(int sig) {
+    (void)sig; /* that a system call ended with EINTR is all */
+}
+
 static int catch_signals(void) {
     static sigset_t set;
+    struct sigaction wake = {.sa_handler = on_wake}; /* without SA_RESTART */
     pthread_t thread;
 
+    interrupt.main_thread = pthread_self();
     interrupt.event_fd = eventfd(0, EFD_CLOEXEC);
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
-    if (interrupt.event_fd < 0 || pthread_sigmask(SIG_BLOCK, &set, NULL) != 0 ||
+    if (interrupt.event_fd < 0 || sigaction(SIGUSR1, &wake, NULL) != 0 ||
+        pthread_sigmask(SIG_BLOCK, &set, NULL) != 0 ||
         pthread_create(&thread, NULL, signal_thread, &set) != 0) {
         fprintf(stderr, "Error: cannot watch for signals\n");
         return CLI_FAILED;

@@ -55,6 +55,7 @@ struct bench_key_state {
     uint32_t floor;  /* the oldest that a read beginning now may return */
     uint16_t writing;
     bool overlapped; /* writes overlapped: their order at the server is unknown */
+    bool uncertain;  /* a write failed: it may have happened, or happen any time later */
 };
 uint32_t bench_write_begin(struct bench_key_state *k);
 void bench_write_end(struct bench_key_state *k, uint32_t generation, bool ok);

@@ -176,16 +176,14 @@ uint32_t bench_write_begin(struct bench_key_state *k) {
 void bench_write_end(struct bench_key_state *k, uint32_t generation, bool ok) {
     OC_CHECK(k->writing > 0);
     k->writing--;
-    if (!ok) {
-        k->overlapped = true; /* it may still happen */
-    }
+    k->uncertain = k->uncertain || !ok;
     if (k->writing > 0) {
         return;
     }
-    if (!k->overlapped) {
+    if (!k->overlapped && !k->uncertain) {
         k->floor = generation;
     }
-    k->overlapped = !ok;
+    k->overlapped = false;
 }
 
 /* ---- verification ---- */

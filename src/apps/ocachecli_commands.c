@@ -95,9 +95,12 @@ static int write_output(void *user, const void *data, size_t len) {
     const char *p = data;
 
     while (len > 0) {
-        ssize_t n = write(out->fd, p, len);
+        ssize_t n = cli_interrupted() ? -1 : write(out->fd, p, len);
 
-        if (n < 0 && errno == EINTR && !cli_interrupted()) {
+        if (n < 0 && cli_interrupted()) {
+            return -1;
+        }
+        if (n < 0 && errno == EINTR) {
             continue;
         }
         if (n < 0) {

@@ -5,6 +5,7 @@ Prints "PORT <n>" once it listens; serves until its standard input ends.
 
   --chunk N    bytes per Get message (default 1 MiB)
   --fail CODE  answer every call with this gRPC code and the text "told to fail: 100% wäre zu viel"
+  --corrupt    every value read has its last byte changed
   --topology   GetTopology answers a cluster of two nodes instead of "cluster mode not enabled"
 """
 
@@ -84,6 +85,8 @@ def make_service(pb, pb_grpc, cluster, args):
             value = self.live(request.key)
             if value is None:
                 context.abort(grpc.StatusCode.NOT_FOUND, "key not found")
+            if args.corrupt and value:
+                value = value[:-1] + bytes([value[-1] ^ 1])
             start = max(request.start, 0)
             end = len(value) if request.end <= 0 else min(request.end + 1, len(value))
             for at in range(start, end, args.chunk):
@@ -145,6 +148,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--chunk", type=int, default=1 << 20)
     parser.add_argument("--fail", default="")
+    parser.add_argument("--corrupt", action="store_true")
     parser.add_argument("--topology", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
