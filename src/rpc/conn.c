@@ -205,6 +205,7 @@ static void drop_calls(struct server_conn *conn) {
 static void conn_strip(struct server_conn *conn) {
     drop_calls(conn);
     OC_CHECK(conn->held == 0 && conn->charged == 0 && conn->heads_charged == 0);
+    OC_CHECK(conn->queued == 0);
     nghttp2_session_del(conn->h2);
     conn->h2 = NULL;
     http1_free(conn->h1);

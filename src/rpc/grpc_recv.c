@@ -202,6 +202,10 @@ static void begin_grpc(struct oc_call *call) {
         server_call_finish_str(call, OC_E_INTERNAL, "malformed grpc-timeout");
         return;
     }
+    if (server_send_refuses(call->conn)) {
+        server_call_finish_str(call, OC_E_EXHAUSTED, "too many response bytes wait to be read");
+        return;
+    }
     if (w->s->cfg.open_for_calls != NULL && !server_is_health(method) &&
         !w->s->cfg.open_for_calls(w->s->cfg.service)) {
         server_call_finish_str(call, OC_E_UNAVAILABLE, "not ready for calls");

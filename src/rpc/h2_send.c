@@ -22,8 +22,9 @@ static void send_copy_release(struct oc_ref *ref) {
 static void account(struct oc_call *call, int64_t n) {
     struct oc_rpc_worker *w = call->conn->w;
 
+    call->conn->queued += (size_t)n; /* wraps as it should */
     if (call->plain) {
-        call->conn->plain_queued += (size_t)n; /* wraps as it should */
+        call->conn->plain_queued += (size_t)n;
     }
     w->send_unreported += n;
     if (w->send_unreported > SEND_REPORT_BYTES || w->send_unreported < -SEND_REPORT_BYTES) {
@@ -33,8 +34,7 @@ static void account(struct oc_call *call, int64_t n) {
     }
 }
 
-static bool over_budget(const struct oc_call *call) {
-    const struct oc_rpc_worker *w = call->conn->w;
+static bool over_budget(const struct oc_rpc_worker *w) {
     /* The count may be behind zero by what other workers have not reported. */
     int64_t used =
         (int64_t)atomic_load_explicit(&w->s->send_used, memory_order_relaxed) + w->send_unreported;
@@ -44,12 +44,17 @@ static bool over_budget(const struct oc_call *call) {
 
 bool server_send_below_low(const struct oc_call *call) {
     return call->queued < SERVER_SEND_FLOOR ||
-           (call->queued < SERVER_SEND_LOW && !over_budget(call));
+           (call->queued < SERVER_SEND_LOW && !over_budget(call->conn->w));
 }
 
 static bool above_high(const struct oc_call *call) {
     return call->queued >= SERVER_SEND_HIGH ||
-           (call->queued >= SERVER_SEND_FLOOR && over_budget(call));
+           (call->queued >= SERVER_SEND_FLOOR && over_budget(call->conn->w));
+}
+
+/* Whoever does not read what it asked for gets nothing more to ask while memory is short. */
+bool server_send_refuses(const struct server_conn *conn) {
+    return conn->queued > SERVER_SEND_HIGH && over_budget(conn->w);
 }
 
 /* ---- queueing ---- */

@@ -54,7 +54,9 @@ const struct oc_method *oc_call_method(const struct oc_call *call);
 struct oc_arena *oc_call_arena(struct oc_call *call); /* freed when the call closes; 64 KiB bound */
 uint64_t oc_call_deadline_ns(const struct oc_call *call); /* monotonic; UINT64_MAX = none */
 const char *oc_call_peer(const struct oc_call *call);
-/* A request header by lower-case name; len 0 when absent. Valid until closed. */
+/* A request header by lower-case name; len 0 when absent. Valid until closed. Not kept are what the
+ * layer itself reads: :method, :scheme, :path, te, content-type, grpc-timeout,
+ * grpc-accept-encoding. */
 struct oc_span oc_call_header(const struct oc_call *call, const char *name);
 /* Add to the response's initial headers; before the first send or finish. Copied. */
 int oc_call_add_header(struct oc_call *call, const char *name, struct oc_span value);
@@ -100,11 +102,16 @@ struct oc_rpc_config {
     uint64_t max_header_bytes;           /* [32 KiB] per request */
     unsigned reset_burst, reset_per_s;   /* [1000, 33] rapid-reset defence */
     uint64_t keepalive_ms, keepalive_timeout_ms; /* [60000, 20000] our pings to silent peers */
-    uint64_t idle_ms;                            /* [0 = never] close connections without calls */
-    uint64_t handshake_ms; /* [10000] from accept to the first complete request head */
-    uint64_t stall_ms;     /* [60000] a request body or response without any progress */
-    /* While this returns false every method answers UNAVAILABLE and every route not marked
-     * otherwise is the route's own business. May be NULL. */
+    /* [0 = never] close connections without calls; HTTP/1.1's in any case after stall_ms */
+    uint64_t idle_ms;
+    /* [10000] from accept to HTTP/2's preface and SETTINGS or HTTP/1.1's first request head, and
+     * for every further head that has begun */
+    uint64_t handshake_ms;
+    /* [60000] a request body (while the service waits for it) or a response without any progress; a
+     * message that has begun must grow by 16 KiB in this time */
+    uint64_t stall_ms;
+    /* While this returns false every method but grpc.health.v1's answers UNAVAILABLE; routes decide
+     * for themselves. May be NULL. */
     bool (*open_for_calls)(void *service);
     /* Called for every finished call, for metrics and request logs. May be NULL. */
     void (*observe)(void *service, const struct oc_method *method, int code, uint64_t duration_ns,
@@ -116,7 +123,9 @@ struct oc_rpc_worker;
 int oc_rpc_server_new(const struct oc_rpc_config *cfg, struct oc_rpc_server **ret,
                       struct oc_error *err);
 void oc_rpc_server_free(struct oc_rpc_server *s); /* workers gone */
-/* On the loop's thread. worker user data is for the service's own per-worker state. */
+/* On the loop's thread, or before it runs. worker user data is for the service's own per-worker
+ * state. Turn hooks that finish calls are added before this, so that they run before the one that
+ * sends. */
 int oc_rpc_worker_new(struct oc_rpc_server *s, struct oc_loop *loop, void *user,
                       struct oc_rpc_worker **ret);
 void *oc_rpc_worker_user(const struct oc_rpc_worker *w);

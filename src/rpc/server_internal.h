@@ -226,6 +226,7 @@ struct server_conn {
     uint64_t heads_charged;       /* of `heads`, taken from the server's budget */
     size_t plain_queued;          /* bytes of plain replies that wait in streams' queues */
     struct oc_list plain_waiting; /* oc_call.wait_link: requests that are not answered for it */
+    uint64_t queued;              /* bytes in its streams' send queues */
     uint64_t out_total, out_done;
     struct server_tail *tail;
     uint64_t reset_tokens_ns, reset_at_ns; /* token bucket, in nanoseconds of its rate */
@@ -441,6 +442,7 @@ bool server_send_drop_whole(struct oc_call *call); /* what has not begun; true: 
 size_t server_send_peek(const struct oc_call *call, size_t max);
 void server_send_emit(struct oc_call *call, struct server_out *out, size_t n);
 bool server_send_below_low(const struct oc_call *call);
+bool server_send_refuses(const struct server_conn *conn); /* no new requests now */
 void server_call_run_writable(struct server_conn *conn);
 
 /* ---- grpc_recv.c ---- */

@@ -299,6 +299,45 @@ static void send_budget(void **state) {
     h2c_close(&h);
 }
 
+/* Answers that nobody reads, on many streams: the connection may ask nothing more while memory is
+ * short, others may. */
+static void unread_answers_are_bounded(void **state) {
+    struct h2c_options o = {.manual_window = true};
+    struct rig *rig = *state;
+    struct h2c_stream *last = NULL;
+    struct h2c h, other;
+    int answered = 0;
+
+    rig->cfg.send_budget_bytes = 8 << 20;
+    rig_start(rig);
+    h2c_open(&h, rig->port, &o);
+    for (int i = 0; i < 50; i++) {
+        last = upload(&h, "/t.Test/Unary", 1 << 20);
+        last->hold_window = true;
+        h2c_wait(&h, last->headers_done);
+        if (last->grpc_status >= 0) {
+            break;
+        }
+        answered++;
+    }
+    assert_status(last, 8, "too many response bytes wait to be read");
+    /* The budget, the one that went beyond it, and what had not been counted yet. */
+    assert_in_range(answered, 8, 10);
+    h2c_open(&other, rig->port, NULL);
+    assert_status(h2c_unary(&other, "/t.Test/Unary", "x", 1), 0, "");
+    h2c_close(&other);
+    /* Read, and all is well again. */
+    for (size_t i = 0; i < h.count; i++) {
+        h.streams[i]->hold_window = false;
+        (void)nghttp2_session_consume_stream(h.s, h.streams[i]->id, 65535); /* the last is closed */
+    }
+    for (size_t i = 0; i < h.count; i++) {
+        h2c_wait(&h, h.streams[i]->closed);
+    }
+    assert_status(h2c_unary(&h, "/t.Test/Unary", "x", 1), 0, "");
+    h2c_close(&h);
+}
+
 /* The bytes of requests that nobody reads any more are given back to the connection's window. */
 static void no_window_is_lost(void **state) {
     struct rig *rig = *state;
@@ -337,6 +376,7 @@ int main(void) {
         T(leaving_the_line),
         T(promised_bytes_come_through),
         T(send_budget),
+        T(unread_answers_are_bounded),
         T(no_window_is_lost),
     };
 
