@@ -169,7 +169,7 @@ static void test_buf(void **state) {
 #define KEYS 300
 
 static void test_map(void **state) {
-    static char keys[KEYS][8];
+    static char keys[KEYS][16];
     int values[KEYS];
     int *model[KEYS] = {NULL};
     size_t count = 0;
