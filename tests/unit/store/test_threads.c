@@ -20,6 +20,9 @@
 struct shared {
     struct rig *r;
     _Atomic uint64_t acked[KEYS]; /* the newest acknowledged generation of each key */
+    /* Odd while a batch that deletes the key and puts it again is on its way: between the two a
+     * miss is a right answer. */
+    _Atomic uint64_t deletions[KEYS];
     _Atomic bool stop;
     _Atomic uint64_t failures;
 };
@@ -114,11 +117,16 @@ static void *write_keys(void *arg) {
             put.value.len = 0;
             expect(sh, put.upload != NULL);
         }
-        if (oc_rng_below(&rng, 4) == 0) {
+        bool deletes = oc_rng_below(&rng, 4) == 0;
+        if (deletes) {
             oc_batch_add(&b, &del);
+            atomic_fetch_add(&sh->deletions[k], 1);
         }
         oc_batch_add(&b, &put);
         expect(sh, oc_objects_commit(sh->r->s, &b) == 0);
+        if (deletes) {
+            atomic_fetch_add(&sh->deletions[k], 1);
+        }
         atomic_store(&sh->acked[k], g);
         if (put.upload != NULL) {
             oc_upload_free(put.upload);
@@ -164,6 +172,7 @@ static void *read_keys(void *arg) {
     while (!atomic_load(&sh->stop)) {
         size_t k = oc_rng_below(&rng, KEYS);
         uint64_t floor = atomic_load(&sh->acked[k]), generation = 0;
+        uint64_t deletions = atomic_load(&sh->deletions[k]);
         int rc = OC_E_NOT_FOUND;
 
         /* Overwritten between lookup and opening: look up once more; here, as writers never pause,
@@ -171,7 +180,9 @@ static void *read_keys(void *arg) {
         for (int i = 0; i < 20 && rc == OC_E_NOT_FOUND && floor > 0; i++) {
             rc = read_key(sh, k, dst, &generation);
         }
-        if (floor > 0) {
+        if (rc == OC_E_NOT_FOUND && floor > 0) {
+            expect(sh, deletions % 2 == 1 || atomic_load(&sh->deletions[k]) != deletions);
+        } else if (floor > 0) {
             expect(sh, rc == 0 && generation >= floor);
         }
         w->done++;
