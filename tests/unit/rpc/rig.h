@@ -18,7 +18,7 @@
 #include "mem_io.h"
 #include "service.h"
 
-#define RIG_DEADLINE_MS 20000
+#define RIG_DEADLINE_MS 60000
 
 /* ---- the server ---- */
 struct rig {

@@ -313,8 +313,8 @@ static void window_overrun(void **state) {
 /* ---- standing still ---- */
 
 static void quick(struct rig *rig) {
-    rig->cfg.handshake_ms = 80;
-    rig->cfg.stall_ms = 150;
+    rig->cfg.handshake_ms = 300; /* long enough for a busy machine */
+    rig->cfg.stall_ms = 400;
     rig_start(rig);
 }
 
@@ -333,7 +333,7 @@ static void handshake_timeout(void **state) {
 
         peer_send(fd, cases[i].bytes, cases[i].len);
         (void)peer_recv_all(fd, got, sizeof got);
-        assert_true(rig_now_ms() - begin_ms >= 79);
+        assert_true(rig_now_ms() - begin_ms >= 299);
         (void)close(fd);
     }
 }
@@ -357,7 +357,7 @@ static void idle_connections_stay(void **state) {
 
     quick(rig);
     h2c_open(&h, rig->port, NULL);
-    uint64_t end_ms = rig_now_ms() + 500;
+    uint64_t end_ms = rig_now_ms() + 1000;
     while (rig_now_ms() < end_ms) {
         h2c_step(&h, 5);
     }
@@ -397,7 +397,7 @@ static void stalled_bodies(void **state) {
     assert_status(pieces, 4, "the request made no progress");
     assert_status(nothing, 4, "the request made no progress");
     assert_int_equal(post->http_status, 408);
-    uint64_t end_ms = rig_now_ms() + 400;
+    uint64_t end_ms = rig_now_ms() + 900;
     while (rig_now_ms() < end_ms) {
         h2c_step(&h, 5);
     }
@@ -477,8 +477,8 @@ static void keepalive(void **state) {
     struct rig *rig = *state;
     struct h2c good, bad;
 
-    rig->cfg.keepalive_ms = 60;
-    rig->cfg.keepalive_timeout_ms = 120;
+    rig->cfg.keepalive_ms = 100;
+    rig->cfg.keepalive_timeout_ms = 500;
     rig_start(rig);
     h2c_open(&good, rig->port, NULL);
     h2c_open(&bad, rig->port, &deaf);

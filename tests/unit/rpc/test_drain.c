@@ -71,7 +71,7 @@ static void new_streams(void **state) {
     h2c_wait(&h, h.settings_seen);
     struct h2c_stream *hold = h2c_grpc(&h, "/t.Test/Hold", NULL, "\0\0\0\0\0", 5, 0, false);
     h2c_wait(&h, atomic_load(&rig->svc.messages) == 1);
-    rig_drain(rig, 1500);
+    rig_drain(rig, 3000);
     /* This client does not answer the ping, so there is a second between the two GOAWAYs. nghttp2
      * would refuse to open a stream now: by hand. */
     h2c_wait(&h, h.goaways == 1);

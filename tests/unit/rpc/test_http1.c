@@ -344,8 +344,8 @@ static void timeouts(void **state) {
 
     (void)state;
     rig_init(&rig);
-    rig.cfg.handshake_ms = 80;
-    rig.cfg.stall_ms = 120;
+    rig.cfg.handshake_ms = 300;
+    rig.cfg.stall_ms = 400;
     rig_start(&rig);
     for (size_t i = 0; i < OC_ARRAY_LEN(table); i++) {
         char statuses[32];
@@ -356,7 +356,7 @@ static void timeouts(void **state) {
         size_t n = peer_recv_all(fd, got, sizeof got);
         statuses_of(got, n, false, statuses, sizeof statuses);
         assert_string_equal(statuses, table[i].out);
-        assert_true(rig_now_ms() - begin_ms >= 79);
+        assert_true(rig_now_ms() - begin_ms >= 299);
         (void)close(fd);
     }
     assert_int_equal(rig_stats(&rig).stalled_closed, 4);
@@ -392,7 +392,7 @@ static void reader_that_does_not_read(void **state) {
 
     (void)state;
     rig_init(&rig);
-    rig.cfg.stall_ms = 120;
+    rig.cfg.stall_ms = 400;
     rig_start(&rig);
     int fd = peer_connect(rig.port);
     for (int i = 0; i < 50; i++) {
