@@ -75,8 +75,7 @@ static uint32_t row_series(const struct oc_metric *d) {
 
     OC_CHECK(name_ok(d->name) && d->help != NULL && d->decimals <= 9);
     /* Gauges may end so too: existing dashboards know ocache_keys_total. */
-    OC_CHECK(d->kind != OC_METRIC_COUNTER ||
-             (len > 6 && strcmp(d->name + len - 6, "_total") == 0));
+    OC_CHECK(d->kind != OC_METRIC_COUNTER || (len > 6 && strcmp(d->name + len - 6, "_total") == 0));
     OC_CHECK((d->kind == OC_METRIC_HISTOGRAM) == (d->buckets != NULL));
     for (unsigned i = 0; i < OC_METRIC_LABELS_MAX && d->labels[i] != NULL; i++) {
         OC_CHECK(name_ok(d->labels[i]->name) && strcmp(d->labels[i]->name, "le") != 0);

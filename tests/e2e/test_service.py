@@ -4,6 +4,7 @@ F16), metrics, and the log."""
 import json
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -12,7 +13,7 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from harness import CHUNK, Client, error_of, http_get, pattern, run, stubs, wait_for
+from harness import CHUNK, ROOT, Client, error_of, http_get, pattern, run, stubs, wait_for
 
 KIB, MIB = 1 << 10, 1 << 20
 Code = grpc.StatusCode
@@ -434,3 +435,16 @@ def test_every_sync_mode_serves(new_node, mode):
     with n.client() as c:
         assert c.get("big") == pattern(2 * MIB) and c.find("k000") is None
         assert len(c.list_all()) == 200
+
+
+def test_documents_name_every_flag():
+    _, text, _ = run("-h")
+    flags = re.findall(r"^  -([a-z-]+)", text, re.M)
+    assert len(flags) > 15
+    with open(os.path.join(ROOT, "docs", "configuration.md")) as f:
+        guide = f.read()
+    with open(os.path.join(ROOT, "deploy", "man", "ocache.1")) as f:
+        manual = f.read().replace("\\-", "-")
+    for flag in flags:
+        assert f"`-{flag}" in guide or flag == "version", f"docs/configuration.md lacks -{flag}"
+        assert re.search(rf"-{flag}\b", manual), f"the manual page lacks -{flag}"
