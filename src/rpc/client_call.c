@@ -111,9 +111,11 @@ struct oc_slice client_sendq_take(struct client_sendq *q, size_t max_bytes) {
 
 static void sendq_clear(struct client_sendq *q) {
     while (q->count > 0) {
-        oc_ref_put(sendq_at(q, 0)->owner);
+        struct oc_ref *owner = sendq_at(q, 0)->owner;
+
         q->head = (q->head + 1) % q->cap;
         q->count--;
+        oc_ref_put(owner);
     }
     q->bytes = 0;
     if (q->slices != q->fixed) {

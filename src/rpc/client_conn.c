@@ -71,20 +71,28 @@ static bool out_push_control(struct client_conn *conn, const uint8_t *p, size_t 
     return true;
 }
 
+/* Out of the chain first: whoever hears of the release may end calls and walk the chain. */
+static void out_pop(struct client_conn *conn) {
+    struct client_segment first = *out_at(conn, 0);
+
+    conn->seg_head = (conn->seg_head + 1) % CLIENT_OUT_SEGMENTS;
+    conn->seg_count--;
+    conn->out_bytes -= first.len;
+    oc_ref_put(first.owner);
+}
+
 static void out_consume(struct client_conn *conn, size_t n) {
     while (n > 0) {
         struct client_segment *seg = out_at(conn, 0);
-        size_t part = n < seg->len ? n : seg->len;
 
-        seg->p += part;
-        seg->len -= part;
-        conn->out_bytes -= part;
-        n -= part;
-        if (seg->len == 0) {
-            oc_ref_put(seg->owner);
-            conn->seg_head = (conn->seg_head + 1) % CLIENT_OUT_SEGMENTS;
-            conn->seg_count--;
+        if (n < seg->len) {
+            seg->p += n;
+            seg->len -= n;
+            conn->out_bytes -= n;
+            break;
         }
+        n -= seg->len;
+        out_pop(conn);
     }
     if (conn->seg_count == 0) {
         conn->control_used = 0;
@@ -120,6 +128,7 @@ static bool out_write(struct client_conn *conn) {
 static void out_privatise(struct client_conn *conn, struct oc_client_call *call) {
     for (size_t i = 0; i < conn->seg_count; i++) {
         struct client_segment *seg = out_at(conn, i);
+        struct oc_ref *owner = seg->owner;
 
         if (seg->call != call) {
             continue;
@@ -133,9 +142,9 @@ static void out_privatise(struct client_conn *conn, struct oc_client_call *call)
             memcpy(copy->bytes, seg->p, seg->len);
             seg->p = copy->bytes;
         }
-        oc_ref_put(seg->owner);
         seg->owner = copy == NULL ? NULL : &copy->ref;
         seg->call = NULL;
+        oc_ref_put(owner);
     }
 }
 
@@ -599,11 +608,6 @@ static bool fill(struct client_conn *conn) {
 static void bury(struct client_conn *conn) {
     conn->going_away = true;
     client_channel_conn_ended(conn->ch, conn);
-    while (conn->seg_count > 0) {
-        oc_ref_put(out_at(conn, 0)->owner);
-        conn->seg_head = (conn->seg_head + 1) % CLIENT_OUT_SEGMENTS;
-        conn->seg_count--;
-    }
     nghttp2_session_del(conn->session);
     conn->session = NULL;
     while (!oc_list_empty(&conn->calls)) {
@@ -613,6 +617,9 @@ static void bury(struct client_conn *conn) {
         client_call_end(call, OC_E_UNAVAILABLE, NGHTTP2_CANCEL, "%s: %s%s%s", conn->ch->addr,
                         conn->why, conn->goaway_why == NULL ? "" : ": ",
                         conn->goaway_why == NULL ? "" : conn->goaway_why);
+    }
+    while (conn->seg_count > 0) {
+        out_pop(conn);
     }
     oc_timer_done(&conn->timer);
     conn->closing = true;

@@ -16,133 +16,8 @@
 #include "base/check.h"
 #include "io/loop.h"
 #include "ocache.h"
+#include "play.h"
 #include "raw.h"
-
-/* ---- a server that plays a list of steps, one request each ---- */
-
-enum act {
-    END,    /* of the list */
-    ANSWER, /* `data` as one message, status 0 */
-    TWICE,  /* the same message two times */
-    EMPTY,  /* no message, status 0 */
-    STATUS, /* no message, `status` */
-    PARTLY, /* `data` as one message, then `status` */
-    RESET,  /* RST_STREAM with `code` */
-    HANG_UP,
-    NO_GREETING, /* the connection is closed before anything was said */
-    HOLD,        /* no answer until the client resets the stream or hangs up */
-};
-
-struct step {
-    enum act act;
-    const char *path;
-    const void *data;
-    size_t len;
-    const char *status, *message;
-    uint32_t code;
-};
-
-struct play {
-    const struct step *steps;
-    atomic_uint requests;
-    atomic_bool holding;
-    char bodies[16][256]; /* of the requests, with the 5-byte head */
-    size_t body_lens[16];
-};
-
-#define STR(s)     (s), sizeof(s) - 1
-#define PUT_OBJECT "/cache.CacheService/PutObject"
-#define PUT        "/cache.CacheService/Put"
-#define GET        "/cache.CacheService/Get"
-#define LIST       "/cache.CacheService/List"
-#define SUCCESS    "\x08\x01" /* success = true */
-
-static bool play_step(struct raw *r, struct play *p, const struct step *s, unsigned n) {
-    struct raw_in in;
-    uint32_t stream;
-
-    RAW(raw_request(r, &stream));
-    RAW(strcmp(raw_header(r, ":path"), s->path) == 0);
-    atomic_fetch_add(&p->requests, 1);
-    if (s->act == HOLD) {
-        atomic_store(&p->holding, true);
-        do {
-            if (!raw_next(r, &in)) {
-                return true; /* hung up */
-            }
-        } while (in.type != RAW_RST);
-        return true;
-    }
-    RAW(raw_body(r, stream, (uint8_t *)p->bodies[n], sizeof p->bodies[n], &p->body_lens[n]));
-    if (s->act == RESET) {
-        RAW(raw_rst(r, stream, s->code));
-        return true;
-    }
-    RAW(raw_ok_headers(r, stream));
-    if (s->act == ANSWER || s->act == TWICE || s->act == PARTLY) {
-        RAW(raw_message(r, stream, s->data, s->len, s->len + 5));
-    }
-    if (s->act == TWICE) {
-        RAW(raw_message(r, stream, s->data, s->len, s->len + 5));
-    }
-    if (s->act == HANG_UP) {
-        raw_hang_up(r);
-        return true;
-    }
-    RAW(raw_trailers(r, stream, s->status == NULL ? "0" : s->status, s->message));
-    return true;
-}
-
-static bool run_play(struct raw *r, void *arg) {
-    struct play *p = arg;
-    bool open = false;
-
-    for (unsigned i = 0; p->steps[i].act != END; i++) {
-        const struct step *s = &p->steps[i];
-
-        if (!open) {
-            RAW(raw_accept(r));
-            if (s->act == NO_GREETING) {
-                raw_hang_up(r);
-                continue;
-            }
-            RAW(raw_greet(r, NULL));
-            open = true;
-        }
-        RAW(play_step(r, p, s, i));
-        open = s->act != HANG_UP;
-    }
-    return true;
-}
-
-struct stage {
-    struct play play;
-    struct raw *raw;
-    struct ocache_client *client;
-};
-
-static void stage_open(struct stage *st, const struct step *steps, struct ocache_config cfg) {
-    const char *addr;
-    struct ocache_error err;
-
-    memset(st, 0, sizeof *st);
-    st->play.steps = steps;
-    st->raw = raw_start(run_play, &st->play, 0);
-    addr = raw_addr(st->raw);
-    cfg.addrs = &addr;
-    cfg.addr_count = 1;
-    cfg.mode = OCACHE_MODE_SIMPLE;
-    cfg.connections = cfg.connections == 0 ? 1 : cfg.connections;
-    assert_int_equal(ocache_client_new(&cfg, &st->client, &err), 0);
-}
-
-/* Every step was played, and nothing else was asked. */
-static void stage_close(struct stage *st, unsigned requests) {
-    raw_wait(st->raw);
-    ocache_client_free(st->client);
-    assert_int_equal(atomic_load(&st->play.requests), requests);
-    assert_true(raw_stop(st->raw));
-}
 
 /* ---- key to server ---- */
 
@@ -763,6 +638,36 @@ static void test_reader_ends(void **state) {
     stage_close(&st, 2);
 }
 
+struct late_failure {
+    struct ending end; /* first: `user` is both */
+    uint64_t given;
+};
+
+static ptrdiff_t fail_after_megabytes(void *user, void *buf, size_t cap) {
+    struct late_failure *f = user;
+
+    if (f->given >= 3u << 20) {
+        return -1; /* asked when a buffer came back from the socket: deep inside the connection */
+    }
+    memset(buf, 'x', cap);
+    f->given += cap;
+    return (ptrdiff_t)cap;
+}
+
+static void test_reader_fails_while_sending(void **state) {
+    static const struct step steps[] = {{.act = DRAIN, .path = PUT}, {.act = END}};
+    struct late_failure f = {.end.code = -1};
+    struct stage st;
+
+    (void)state;
+    stage_open(&st, steps, (struct ocache_config){0});
+    assert_int_not_equal(
+        ocache_put_stream_async(st.client, "k", 1, fail_after_megabytes, NULL, on_end, &f), 0);
+    WAIT_FOR(atomic_load(&f.end.code) == OCACHE_CANCELLED);
+    stage_close(&st, 1);
+    assert_int_equal(atomic_load(&f.end.times), 1);
+}
+
 static int refuse(void *user, const void *data, size_t len) {
     (void)user;
     (void)data;
@@ -869,6 +774,7 @@ int main(void) {
         cmocka_unit_test(test_waiting_in_a_callback_is_refused),
         cmocka_unit_test(test_reader_with_callbacks),
         cmocka_unit_test(test_reader_ends),
+        cmocka_unit_test(test_reader_fails_while_sending),
         cmocka_unit_test(test_receiver_stops),
         cmocka_unit_test(test_configuration),
         cmocka_unit_test(test_detection_is_bounded),
