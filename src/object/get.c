@@ -43,6 +43,7 @@ struct oc_svc_get {
     struct oc_object obj;
     struct oc_span key; /* in `local` or `big_key` */
     uint8_t *big_key;
+    uint64_t key_held;   /* oc_svc_hold_key */
     int64_t start, last; /* as asked for */
     uint64_t pos, end; /* of the value: [pos, end) is still to be read; the task's while it runs */
     struct oc_reader *reader;
@@ -154,6 +155,7 @@ static void get_free(struct oc_svc_get *op) {
     struct oc_svc_worker *w = op->w;
 
     free(op->big_key);
+    (void)oc_svc_hold_key(w->svc, &op->key_held, 0); /* gives back only */
     oc_pool_put(&w->gets, op);
     w->live--;
 }
@@ -558,14 +560,17 @@ static void start_op(struct oc_svc_worker *w, struct oc_call *call, const struct
     if (op != NULL) {
         copy = op->local;
         if (rq->key.len > sizeof op->local) {
-            copy = op->big_key = (uint8_t *)malloc(rq->key.len);
+            bool held = oc_svc_hold_key(w->svc, &op->key_held, rq->key.len);
+
+            copy = op->big_key = held ? (uint8_t *)malloc(rq->key.len) : NULL;
         }
         if (copy == NULL) {
+            (void)oc_svc_hold_key(w->svc, &op->key_held, 0); /* gives back only */
             oc_pool_put(&w->gets, op);
         }
     }
     if (copy == NULL) {
-        oc_svc_refuse(w, call, OC_E_EXHAUSTED, "out of memory");
+        oc_svc_refuse(w, call, OC_E_EXHAUSTED, "too many requests at once: no memory is free");
         return;
     }
     w->live++;

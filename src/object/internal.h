@@ -30,12 +30,16 @@ static_assert(OC_SVC_BULK_BLOCK >= OC_CHUNK_HEADER_BYTES + OC_CHUNK_BYTES,
 /* Get, Delete and List requests are a key or three and a few numbers. */
 #define OC_SVC_REQUEST_MAX ((uint64_t)1 << 20)
 
+/* Keys live as long as their call; up to this long they are not worth counting. */
+#define OC_SVC_KEY_FREE 1024u
+
 enum oc_svc_load { OC_SVC_LOAD_RUNS, OC_SVC_LOADED, OC_SVC_LOAD_FAILED };
 
 struct oc_svc {
     struct oc_svc_config cfg;
     _Atomic int phase;
     struct oc_blockpool *pools[OC_SVC_BLOCKS];
+    struct oc_budget keys; /* long keys of calls in progress */
     struct oc_movers *read_movers;
     struct oc_movers *bulk_movers;
     struct oc_movers *commit_movers; /* NULL unless sync is ALWAYS */
@@ -125,6 +129,9 @@ void oc_svc_malformed(struct oc_svc_worker *w, struct oc_call *call);
 /* enum oc_svc_method, or -1 for a method of another service. */
 int oc_svc_method_index(const struct oc_svc *s, const struct oc_method *method);
 uint64_t oc_svc_now_s(struct oc_svc_worker *w);
+/* An operation's share in the budget for long keys becomes that of `bytes` of key; 0 gives it back.
+ * False: there is none left, *held is as before, and the call is to be refused. */
+bool oc_svc_hold_key(struct oc_svc *s, uint64_t *held, uint64_t bytes);
 
 /* ---- writes: put.c receives them, upload.c moves large ones, commit.c commits ---- */
 /* Received bytes that found no buffer; what a peer may send before it gets window back. They count
@@ -143,6 +150,7 @@ struct oc_svc_write {
     struct oc_cache_put_stream in; /* puts only */
     struct oc_span key;            /* deletes: in `local` or `big_key` */
     uint8_t *big_key;
+    uint64_t key_held; /* oc_svc_hold_key */
     bool is_delete;
     bool pending;     /* in the pending list */
     bool committing;  /* in a commit on a mover */

@@ -22,6 +22,7 @@ struct oc_svc_list {
     bool batch_full; /* the walk stopped because the batch block was full: a key follows */
     size_t limit;
     uint8_t *names; /* the prefix, then OC_KEY_MAX bytes for `after` */
+    uint64_t names_held;
     struct oc_span prefix, after;
     struct oc_block *batch;         /* keys of one walk of the store */
     struct oc_block *scratch;       /* one value */
@@ -330,6 +331,7 @@ static void list_release(struct oc_svc_list *op) {
     drop_block(&op->scratch);
     drop_block(&op->out);
     free(op->names);
+    (void)oc_svc_hold_key(w->svc, &op->names_held, 0); /* gives back only */
     oc_pool_put(&w->lists, op);
     w->live--;
 }
@@ -405,8 +407,15 @@ static struct oc_svc_list *list_new(struct oc_svc_worker *w,
     if (op == NULL) {
         return NULL;
     }
-    op->names = (uint8_t *)malloc(m->prefix.len + OC_KEY_MAX);
+    struct oc_span after = m->continuation_token.len > 0 ? m->continuation_token : m->start_key;
+    if (after.len > OC_KEY_MAX) {
+        after.len = OC_KEY_MAX; /* no key lies between it and its first OC_KEY_MAX bytes */
+    }
+    if (oc_svc_hold_key(w->svc, &op->names_held, m->prefix.len + after.len)) {
+        op->names = (uint8_t *)malloc(m->prefix.len + OC_KEY_MAX);
+    }
     if (op->names == NULL) {
+        (void)oc_svc_hold_key(w->svc, &op->names_held, 0); /* gives back only */
         oc_pool_put(&w->lists, op);
         return NULL;
     }
@@ -414,10 +423,6 @@ static struct oc_svc_list *list_new(struct oc_svc_worker *w,
     op->w = w;
     oc_list_init(&op->task.link);
     oc_list_init(&op->waiter.link);
-    struct oc_span after = m->continuation_token.len > 0 ? m->continuation_token : m->start_key;
-    if (after.len > OC_KEY_MAX) {
-        after.len = OC_KEY_MAX; /* no key lies between it and its first OC_KEY_MAX bytes */
-    }
     if (m->prefix.len > 0) {
         memcpy(op->names, m->prefix.p, m->prefix.len);
     }
@@ -440,7 +445,7 @@ static void list(struct oc_call *call, struct oc_span message, bool values) {
     }
     struct oc_svc_list *op = list_new(w, &m);
     if (op == NULL) {
-        oc_svc_refuse(w, call, OC_E_EXHAUSTED, "out of memory");
+        oc_svc_refuse(w, call, OC_E_EXHAUSTED, "too many requests at once: no memory is free");
         return;
     }
     op->values = values;

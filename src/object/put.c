@@ -61,6 +61,7 @@ void oc_svc_write_free(struct oc_svc_write *op) {
         oc_cache_put_stream_done(&op->in);
     }
     free(op->big_key);
+    (void)oc_svc_hold_key(w->svc, &op->key_held, 0); /* gives back only */
     oc_pool_put(&w->writes, op);
     w->live--;
 }
@@ -291,6 +292,10 @@ static int take_piece(struct oc_svc_write *op, struct oc_span bytes, bool end, c
     if (op->in.key_len > OC_KEY_MAX) {
         return check_first(op, text);
     }
+    if (r == 0 &&
+        !oc_svc_hold_key(op->w->svc, &op->key_held, op->in.key.cap + op->in.pb.collected.cap)) {
+        r = OC_E_EXHAUSTED;
+    }
     if (r == 0) {
         return end && op->in.messages == 1 ? check_first(op, text) : 0;
     }
@@ -372,7 +377,9 @@ void oc_svc_delete_message(struct oc_call *call, struct oc_span message) {
     op->is_delete = true;
     uint8_t *copy = op->local;
     if (key.len > sizeof op->local) {
-        copy = op->big_key = (uint8_t *)malloc(key.len);
+        bool held = oc_svc_hold_key(w->svc, &op->key_held, key.len);
+
+        copy = op->big_key = held ? (uint8_t *)malloc(key.len) : NULL;
         if (copy == NULL) {
             oc_svc_write_fail(op, OC_E_EXHAUSTED, no_memory);
             return;

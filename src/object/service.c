@@ -102,6 +102,7 @@ int oc_svc_new(const struct oc_svc_config *cfg, struct oc_svc **ret, struct oc_e
     s->pools[OC_SVC_SMALL] = oc_blockpool_new(OC_SVC_SMALL_BLOCK, s->cfg.buffer_bytes / 8);
     s->pools[OC_SVC_LARGE] = oc_blockpool_new(OC_SVC_LARGE_BLOCK, s->cfg.buffer_bytes / 4);
     s->pools[OC_SVC_BULK] = oc_blockpool_new(OC_SVC_BULK_BLOCK, s->cfg.buffer_bytes / 8 * 5);
+    oc_budget_init(&s->keys, s->cfg.buffer_bytes / 8);
     s->workers = (struct oc_svc_worker **)calloc(cfg->workers, sizeof *s->workers);
     pthread_mutex_init(&s->attached, NULL);
     int r = 0;
@@ -286,6 +287,21 @@ void oc_svc_malformed(struct oc_svc_worker *w, struct oc_call *call) {
     /* INTERNAL is what the gRPC implementations themselves answer when a message does not parse. */
     oc_svc_refuse(w, call, OC_E_INTERNAL,
                   "cannot parse the request: malformed message, or a string that is not UTF-8");
+}
+
+bool oc_svc_hold_key(struct oc_svc *s, uint64_t *held, uint64_t bytes) {
+    uint64_t want = bytes > OC_SVC_KEY_FREE ? bytes : 0;
+
+    if (want > *held) {
+        if (!oc_budget_take(&s->keys, want - *held)) {
+            oc_svc_count(s, OC_SVC_X_buffer_refused, 1);
+            return false;
+        }
+    } else if (want < *held) {
+        oc_budget_give(&s->keys, *held - want);
+    }
+    *held = want;
+    return true;
 }
 
 uint64_t oc_svc_now_s(struct oc_svc_worker *w) {

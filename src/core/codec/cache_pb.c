@@ -123,7 +123,12 @@ int oc_cache_put_stream_feed(struct oc_cache_put_stream *s, struct oc_span piece
 }
 
 int oc_cache_put_stream_finish(struct oc_cache_put_stream *s) {
-    return oc_pb_stream_finish(&s->pb);
+    int r = oc_pb_stream_finish(&s->pb);
+
+    if (r == OC_OK && s->messages == 1) {
+        oc_buf_done(&s->pb.collected); /* the key was copied, and later ones do not count */
+    }
+    return r;
 }
 
 int oc_cache_result_decode(struct oc_span message, struct oc_cache_result *ret) {
