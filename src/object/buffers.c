@@ -1,6 +1,6 @@
-/* Buffers and jobs that are not there at once. A bounded list of waiters per worker is served first
- * come, first served at the end of each turn and, as buffers also come back on other threads, by a
- * timer that runs only while somebody waits. */
+/* Buffers and jobs that are not there at once. A bounded list of waiters per worker is served, the
+ * connections in turns, at the end of each turn and, as buffers also come back on other threads, by
+ * a timer that runs only while somebody waits. */
 #include "object/internal.h"
 
 #define RETRY_MS 5
@@ -14,6 +14,7 @@ void oc_svc_buffers_init(struct oc_svc_worker *w) {
         oc_list_init(&w->waiting[size]);
     }
     oc_list_init(&w->refused);
+    oc_list_init(&w->dropped);
     oc_timer_init(&w->timer, w->loop, timer_fired);
 }
 
@@ -23,7 +24,7 @@ void oc_svc_buffers_done(struct oc_svc_worker *w) {
 }
 
 static bool somebody_waits(const struct oc_svc_worker *w) {
-    return w->waiting_count > 0 || !oc_list_empty(&w->refused);
+    return w->waiting_count > 0 || !oc_list_empty(&w->refused) || !oc_list_empty(&w->dropped);
 }
 
 /* Without the timer (out of memory for it) the turns themselves are what serves. */
@@ -47,26 +48,70 @@ bool oc_svc_buffers_scarce(struct oc_svc_worker *w) {
     return stats.in_use_bytes > stats.limit_bytes / 2;
 }
 
-int oc_svc_wait(struct oc_svc_worker *w, struct oc_svc_waiter *waiter, enum oc_svc_block size) {
-    if (w->waiting_count >= w->svc->cfg.max_waiters) {
+static struct oc_svc_waiter *waiter_of(struct oc_list *link) {
+    return OC_CONTAINER(link, struct oc_svc_waiter, link);
+}
+
+static void leave(struct oc_svc_worker *w, struct oc_svc_waiter *waiter) {
+    oc_list_remove(&waiter->link);
+    --*waiter->others;
+    w->waiting_count--;
+    atomic_fetch_sub_explicit(&w->svc->waiting, 1, memory_order_relaxed);
+    oc_svc_count(w->svc, OC_SVC_X_buffer_waiting, -1);
+}
+
+/* False: nobody has waiting calls to spare. */
+static bool make_place(struct oc_svc_worker *w, struct oc_list *list, uint64_t round) {
+    if (w->waiting_count < w->svc->cfg.max_waiters) {
+        return true;
+    }
+    if (oc_list_empty(list) || waiter_of(list->prev)->round <= round) {
+        return false;
+    }
+    struct oc_svc_waiter *last = waiter_of(list->prev);
+    leave(w, last);
+    last->dropped = true;
+    oc_list_push_back(&w->dropped, &last->link);
+    return true;
+}
+
+int oc_svc_wait(struct oc_svc_worker *w, struct oc_svc_waiter *waiter, const struct oc_call *call,
+                enum oc_svc_block size) {
+    struct oc_list *list = &w->waiting[size];
+    struct oc_list *before;
+
+    /* A connection's n-th waiter is served in the n-th round from now. */
+    waiter->others = oc_call_connection_number(call);
+    waiter->round = *waiter->others + (oc_list_empty(list) ? 0 : waiter_of(list->next)->round);
+    if (!make_place(w, list, waiter->round)) {
         oc_svc_count(w->svc, OC_SVC_X_buffer_refused, 1);
         return OC_E_EXHAUSTED;
     }
     oc_svc_count(w->svc, OC_SVC_X_buffer_waits, 1);
     waiter->size = size;
+    waiter->dropped = false;
     waiter->deadline_ns = oc_loop_now(w->loop).mono_ns + w->svc->cfg.wait_ms * OC_NS_PER_MS;
-    oc_list_push_back(&w->waiting[size], &waiter->link);
+    before = list->prev;
+    while (before != list && waiter_of(before)->round > waiter->round) {
+        before = before->prev;
+    }
+    oc_list_insert_before(before->next, &waiter->link);
+    ++*waiter->others;
     w->waiting_count++;
+    atomic_fetch_add_explicit(&w->svc->waiting, 1, memory_order_relaxed);
     oc_svc_count(w->svc, OC_SVC_X_buffer_waiting, 1);
     want_timer(w);
     return 0;
 }
 
 void oc_svc_wait_cancel(struct oc_svc_worker *w, struct oc_svc_waiter *waiter) {
-    if (!oc_list_empty(&waiter->link)) {
+    if (oc_list_empty(&waiter->link)) {
+        return;
+    }
+    if (waiter->dropped) {
         oc_list_remove(&waiter->link);
-        w->waiting_count--;
-        oc_svc_count(w->svc, OC_SVC_X_buffer_waiting, -1);
+    } else {
+        leave(w, waiter);
     }
 }
 
@@ -91,26 +136,40 @@ static void submit_refused(struct oc_svc_worker *w) {
     }
 }
 
+static void give_up(struct oc_svc_worker *w, struct oc_svc_waiter *waiter) {
+    oc_svc_wait_cancel(w, waiter);
+    oc_svc_count(w->svc, OC_SVC_X_buffer_refused, 1);
+    waiter->gave_up(waiter);
+}
+
+/* The first whose time is over; they stand in the order of rounds, not of time. */
+static struct oc_svc_waiter *overdue(struct oc_list *list, uint64_t now_ns) {
+    oc_list_each (link, list) {
+        if (now_ns >= waiter_of(link)->deadline_ns) {
+            return waiter_of(link);
+        }
+    }
+    return NULL;
+}
+
 /* A waiter may begin to wait anew when it is served: whoever joins meanwhile is left for the next
  * turn. */
 static void serve(struct oc_svc_worker *w, enum oc_svc_block size, uint64_t now_ns) {
-    for (size_t n = w->waiting_count; n > 0 && !oc_list_empty(&w->waiting[size]); n--) {
-        struct oc_svc_waiter *waiter =
-            OC_CONTAINER(w->waiting[size].next, struct oc_svc_waiter, link);
+    struct oc_list *list = &w->waiting[size];
+    struct oc_svc_waiter *late;
+
+    for (size_t n = w->waiting_count; n > 0 && !oc_list_empty(list); n--) {
+        struct oc_svc_waiter *waiter = waiter_of(list->next);
         struct oc_block *block = oc_block_get(w->svc->pools[size]);
 
-        if (block != NULL) {
-            oc_svc_wait_cancel(w, waiter);
-            waiter->got(waiter, block);
-        } else if (now_ns >= waiter->deadline_ns) {
-            /* In order of arrival and all with one patience, so the first is the one that is due.
-             */
-            oc_svc_wait_cancel(w, waiter);
-            oc_svc_count(w->svc, OC_SVC_X_buffer_refused, 1);
-            waiter->gave_up(waiter);
-        } else {
-            return;
+        if (block == NULL) {
+            break;
         }
+        oc_svc_wait_cancel(w, waiter);
+        waiter->got(waiter, block);
+    }
+    while ((late = overdue(list, now_ns)) != NULL) {
+        give_up(w, late);
     }
 }
 
@@ -119,6 +178,9 @@ void oc_svc_buffers_turn(struct oc_svc_worker *w) {
         return;
     }
     submit_refused(w);
+    while (!oc_list_empty(&w->dropped)) {
+        give_up(w, waiter_of(w->dropped.next));
+    }
     for (int size = 0; size < OC_SVC_BLOCKS; size++) {
         serve(w, (enum oc_svc_block)size, oc_loop_now(w->loop).mono_ns);
     }

@@ -473,7 +473,7 @@ static void read_next(struct oc_svc_get *op) {
     op->waiter.got = got_block;
     op->waiter.gave_up = gave_up;
     op->waiting = true;
-    int r = oc_svc_wait(op->w, &op->waiter, op->bulk ? OC_SVC_BULK : OC_SVC_LARGE);
+    int r = oc_svc_wait(op->w, &op->waiter, op->call, op->bulk ? OC_SVC_BULK : OC_SVC_LARGE);
     if (r != 0) {
         op->waiting = false;
         get_fail(op, r);

@@ -39,7 +39,8 @@ struct oc_svc {
     struct oc_svc_config cfg;
     _Atomic int phase;
     struct oc_blockpool *pools[OC_SVC_BLOCKS];
-    struct oc_budget keys; /* long keys of calls in progress */
+    struct oc_budget keys;    /* long keys of calls in progress */
+    _Atomic unsigned waiting; /* operations that wait for a buffer, of all workers */
     struct oc_movers *read_movers;
     struct oc_movers *bulk_movers;
     struct oc_movers *commit_movers; /* NULL unless sync is ALWAYS */
@@ -55,8 +56,11 @@ struct oc_svc {
 
 /* ---- waiting for a buffer (buffers.c) ---- */
 struct oc_svc_waiter {
-    struct oc_list link; /* initialised; in the worker's list while waiting */
+    struct oc_list link; /* initialised; in a list of the worker's while waiting */
     enum oc_svc_block size;
+    uint32_t *others; /* how many calls of its connection wait */
+    uint64_t round;   /* served in the order of these */
+    bool dropped;     /* it lost its place; gave_up is due */
     uint64_t deadline_ns;
     void (*got)(struct oc_svc_waiter *waiter, struct oc_block *block); /* owns the block */
     void (*gave_up)(struct oc_svc_waiter *waiter);
@@ -78,6 +82,7 @@ struct oc_svc_worker {
 
     struct oc_list waiting[OC_SVC_BLOCKS]; /* struct oc_svc_waiter.link */
     size_t waiting_count;
+    struct oc_list dropped; /* struct oc_svc_waiter.link */
     struct oc_list refused; /* struct oc_svc_task.link */
 
     struct oc_list resume; /* gets to look at: buffers of theirs came back */
@@ -105,8 +110,11 @@ void oc_svc_buffers_done(struct oc_svc_worker *w);
 struct oc_block *oc_svc_block_get(struct oc_svc_worker *w, enum oc_svc_block size);
 /* More than half of the bulk buffers are in use: read ahead less. */
 bool oc_svc_buffers_scarce(struct oc_svc_worker *w);
-/* Wait for one. OC_E_EXHAUSTED when too many wait already; then nothing will be called. */
-int oc_svc_wait(struct oc_svc_worker *w, struct oc_svc_waiter *waiter, enum oc_svc_block size);
+/* Wait for one on behalf of `call`. OC_E_EXHAUSTED when too many wait already; then nothing will be
+ * called. Connections have turns, and when the list is full the one with the most in it yields, so
+ * that many calls of one peer do not shut out the few of another. */
+int oc_svc_wait(struct oc_svc_worker *w, struct oc_svc_waiter *waiter, const struct oc_call *call,
+                enum oc_svc_block size);
 void oc_svc_wait_cancel(struct oc_svc_worker *w, struct oc_svc_waiter *waiter);
 /* The end of a turn, or the timer: serve who waits, submit what was refused. */
 void oc_svc_buffers_turn(struct oc_svc_worker *w);

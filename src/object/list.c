@@ -459,7 +459,7 @@ static void list(struct oc_call *call, struct oc_span message, bool values) {
     }
     op->waiter.got = got_block;
     op->waiter.gave_up = gave_up;
-    int r = oc_svc_wait(w, &op->waiter, OC_SVC_LARGE);
+    int r = oc_svc_wait(w, &op->waiter, call, OC_SVC_LARGE);
     if (r != 0) {
         list_fail(op, r);
     }

@@ -445,6 +445,8 @@ static int open_service(struct ocache_local_node *n, struct oc_error *err) {
         .handshake_ms = n->cfg.handshake_timeout_ms,
         .stall_ms = n->cfg.stall_timeout_ms,
         .open_for_calls = oc_svc_open_for_calls,
+        .pressed = oc_svc_pressed,
+        .pressed_stall_ms = WAIT_MS / 2, /* so that who waits is still there */
         .observe = oc_svc_observe,
     };
     rpc.methods = oc_svc_methods(n->svc, &rpc.method_count);

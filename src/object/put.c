@@ -144,7 +144,7 @@ static int make_room(struct oc_svc_write *op, size_t wanted) {
     if (block == NULL) {
         op->waiter.got = got_block;
         op->waiter.gave_up = gave_up;
-        int r = oc_svc_wait(op->w, &op->waiter, size);
+        int r = oc_svc_wait(op->w, &op->waiter, op->call, size);
 
         op->waiting = r == 0;
         return r == 0 ? OC_AGAIN : r;

@@ -156,6 +156,12 @@ bool oc_svc_open_for_calls(void *service) {
     return oc_svc_get_phase((const struct oc_svc *)service) == OC_SVC_READY;
 }
 
+bool oc_svc_pressed(void *service) {
+    const struct oc_svc *s = (const struct oc_svc *)service;
+
+    return atomic_load_explicit(&s->waiting, memory_order_relaxed) > 0;
+}
+
 void oc_svc_attach(struct oc_svc *s, struct oc_rpc_server *rpc, const struct oc_listener *grpc,
                    const struct oc_listener *http) {
     pthread_mutex_lock(&s->attached);

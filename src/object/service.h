@@ -61,6 +61,7 @@ const struct oc_method *oc_svc_methods(const struct oc_svc *s, size_t *ret_count
 const struct oc_http_route *oc_svc_routes(size_t *ret_count);
 void oc_svc_not_found(struct oc_http *req, void *service);
 bool oc_svc_open_for_calls(void *service);
+bool oc_svc_pressed(void *service); /* somebody waits for a buffer */
 void oc_svc_observe(void *service, const struct oc_method *method, int code, uint64_t duration_ns,
                     const char *peer);
 

@@ -342,6 +342,9 @@ struct oc_arena *oc_call_arena(struct oc_call *call) {
 uint64_t oc_call_deadline_ns(const struct oc_call *call) {
     return call->deadline_ns;
 }
+uint32_t *oc_call_connection_number(const struct oc_call *call) {
+    return &call->conn->service_number;
+}
 const char *oc_call_peer(const struct oc_call *call) {
     return call->conn->peer;
 }

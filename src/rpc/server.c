@@ -30,6 +30,10 @@ static void fill_defaults(struct oc_rpc_config *c) {
     c->keepalive_timeout_ms = or_default(c->keepalive_timeout_ms, 20000);
     c->handshake_ms = or_default(c->handshake_ms, 10000);
     c->stall_ms = or_default(c->stall_ms, 60000);
+    c->pressed_stall_ms = or_default(c->pressed_stall_ms, 5000);
+    if (c->pressed_stall_ms > c->stall_ms) {
+        c->pressed_stall_ms = c->stall_ms;
+    }
 }
 
 static int table_build(struct oc_rpc_server *s, struct oc_error *err) {

@@ -54,6 +54,8 @@ const struct oc_method *oc_call_method(const struct oc_call *call);
 struct oc_arena *oc_call_arena(struct oc_call *call); /* freed when the call closes; 64 KiB bound */
 uint64_t oc_call_deadline_ns(const struct oc_call *call); /* monotonic; UINT64_MAX = none */
 const char *oc_call_peer(const struct oc_call *call);
+/* A number of the connection's for the service's own use; 0 at first. */
+uint32_t *oc_call_connection_number(const struct oc_call *call);
 /* A request header by lower-case name; len 0 when absent. Valid until closed. Not kept are what the
  * layer itself reads: :method, :scheme, :path, te, content-type, grpc-timeout,
  * grpc-accept-encoding. */
@@ -108,8 +110,13 @@ struct oc_rpc_config {
      * for every further head that has begun */
     uint64_t handshake_ms;
     /* [60000] a request body (while the service waits for it) or a response without any progress; a
-     * message that has begun must grow by 16 KiB in this time */
+     * message that has begun, and a response, must move by 16 KiB in this time */
     uint64_t stall_ms;
+    /* While this returns true somebody waits for what slow peers hold: those that stand still are
+     * given up after pressed_stall_ms [5000], when that is less than stall_ms. May be NULL; called
+     * on every worker, now and then. */
+    bool (*pressed)(void *service);
+    uint64_t pressed_stall_ms;
     /* While this returns false every method but grpc.health.v1's answers UNAVAILABLE; routes decide
      * for themselves. May be NULL. */
     bool (*open_for_calls)(void *service);

@@ -206,7 +206,8 @@ struct server_conn {
     bool in_recv : 1; /* inside nghttp2 or llhttp: nothing may be freed */
     bool in_send : 1;
 
-    int32_t head_stream; /* whose head head_ns is about */
+    uint32_t service_number; /* oc_call_connection_number */
+    int32_t head_stream;     /* whose head head_ns is about */
     uint8_t sniffed[24];
     uint8_t sniffed_len;
 
@@ -268,6 +269,7 @@ struct oc_rpc_worker {
     struct oc_list link; /* server.workers */
     struct oc_list conns, dirty, waiting;
     bool retrying; /* inside server_window_retry */
+    bool pressed;  /* cfg.pressed said so in this tick */
     unsigned conn_count;
     const struct oc_now *frozen; /* tests: the time, instead of the loop's */
     uint64_t now_ns;

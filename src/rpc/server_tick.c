@@ -131,24 +131,29 @@ static bool passed(const struct oc_rpc_worker *w, uint64_t since_ns, uint64_t ms
     return w->now_ns > since_ns && w->now_ns - since_ns > ms * OC_NS_PER_MS;
 }
 
+static uint64_t stall_ms(const struct oc_rpc_worker *w) {
+    return w->pressed ? w->s->cfg.pressed_stall_ms : w->s->cfg.stall_ms;
+}
+
 /* A message that has begun grows by SERVER_DRIP_BYTES in every stall time, or it is given up: a
- * peer that drips single bytes must not hold a reservation for hours. */
+ * peer that drips single bytes must not hold a reservation for hours. Between messages a stream may
+ * be slow, but not while others wait. */
 static bool body_stalled(struct oc_call *call) {
     const struct oc_rpc_worker *w = call->conn->w;
-    uint64_t stall_ms = w->s->cfg.stall_ms;
 
     if (call->remote_closed || call->unconsumed > 0 || !oc_list_empty(&call->wait_link)) {
         call->mark_ns = w->now_ns; /* it waits for us, not we for it */
         call->mark_received = call->received;
         return false;
     }
-    if (passed(w, call->received_ns, stall_ms)) {
+    if (passed(w, call->received_ns, stall_ms(w))) {
         return true;
     }
-    if (passed(w, call->mark_ns, stall_ms)) {
+    if (passed(w, call->mark_ns, stall_ms(w))) {
         uint64_t got = call->received - call->mark_received;
 
-        if (call->reader.in_message && got < SERVER_DRIP_BYTES && call->mark_received > 0) {
+        if ((call->reader.in_message || w->pressed) && got < SERVER_DRIP_BYTES &&
+            call->mark_received > 0) {
             return true;
         }
         call->mark_ns = w->now_ns;
@@ -160,15 +165,14 @@ static bool body_stalled(struct oc_call *call) {
 /* The same for a response: a peer that gives single bytes of window must not hold buffers. */
 static bool response_stalled(struct oc_call *call) {
     const struct oc_rpc_worker *w = call->conn->w;
-    uint64_t stall_ms = w->s->cfg.stall_ms;
 
     if (call->queued == 0) {
         return false;
     }
-    if (passed(w, call->sent_ns, stall_ms)) {
+    if (passed(w, call->sent_ns, stall_ms(w))) {
         return true;
     }
-    if (passed(w, call->sent_mark_ns, stall_ms)) {
+    if (passed(w, call->sent_mark_ns, stall_ms(w))) {
         if (call->sent - call->sent_mark < SERVER_DRIP_BYTES) {
             return true;
         }
@@ -269,7 +273,7 @@ static void tick_conn(struct server_conn *conn) {
         return;
     }
     /* Output that waits for the socket: the peer reads nothing at all. */
-    if (conn->want_write && passed(w, conn->write_ns, cfg->stall_ms)) {
+    if (conn->want_write && passed(w, conn->write_ns, stall_ms(w))) {
         server_count(&w->counts.stalled_closed, 1);
         server_conn_kill(conn, true);
         return;
@@ -287,7 +291,10 @@ static void tick_conn(struct server_conn *conn) {
 void server_tick(struct oc_timer *timer) {
     struct oc_rpc_worker *w = OC_CONTAINER(timer, struct oc_rpc_worker, tick);
 
+    const struct oc_rpc_config *cfg = &w->s->cfg;
+
     server_worker_now(w);
+    w->pressed = cfg->pressed != NULL && cfg->pressed(cfg->service);
     oc_list_each_safe (link, next, &w->conns) {
         tick_conn(OC_CONTAINER(link, struct server_conn, link));
     }
