@@ -217,6 +217,11 @@ def test_F6_fields_in_any_order(node, key):
             c.delete(key)
 
 
+def new_files(node, before):
+    """Value files that were not there before; those of earlier tests may still be on their way out."""
+    return set(node.disk_files()[1]) - before
+
+
 def uploads_left(node):
     m = node.metrics()
     return m['ocache_buffer_used_bytes{size="bulk"}'] + m['ocache_buffer_used_bytes{size="small"}']
@@ -225,7 +230,7 @@ def uploads_left(node):
 def test_F7_cancelled_upload_keeps_the_old_value(node, client, key):
     pb = client.pb
     client.put(key, b"old")
-    files = len(node.disk_files()[1])
+    before = set(node.disk_files()[1])
     for sent in (1, 100 * KIB, CHUNK, 3 * MIB, 20 * MIB):
         stop = threading.Event()
 
@@ -237,17 +242,17 @@ def test_F7_cancelled_upload_keeps_the_old_value(node, client, key):
             stop.wait(30)
         call = client.stub.Put.future(messages())
         if sent > CHUNK:
-            wait_for(lambda: len(node.disk_files()[1]) > files, 10, "the upload's file")
+            wait_for(lambda: new_files(node, before), 10, "the upload's file")
         call.cancel()
         stop.set()
         assert client.get(key) == b"old"
-        wait_for(lambda: len(node.disk_files()[1]) == files, 10, "the upload's file to be gone")
+        wait_for(lambda: not new_files(node, before), 10, "the upload's file to be gone")
     wait_for(lambda: uploads_left(node) == 0, 10, "the buffers to come back")
 
 
 def test_F7_lost_connection_keeps_the_old_value(node, client, key):
     client.put(key, b"old")
-    files = len(node.disk_files()[1])
+    before = set(node.disk_files()[1])
     pb = client.pb
     other = Client(f"127.0.0.1:{node.grpc_port}")
     stop = threading.Event()
@@ -258,13 +263,13 @@ def test_F7_lost_connection_keeps_the_old_value(node, client, key):
             yield pb.PutRequest(data=bytes(CHUNK))
         stop.wait(30)
     call = other.stub.Put.future(messages())
-    wait_for(lambda: len(node.disk_files()[1]) > files, 10, "the upload's file")
+    wait_for(lambda: new_files(node, before), 10, "the upload's file")
     other.close()
     stop.set()
     with pytest.raises((grpc.RpcError, grpc.FutureCancelledError)):
         call.result(timeout=10)
     assert client.get(key) == b"old"
-    wait_for(lambda: len(node.disk_files()[1]) == files, 10, "the upload's file to be gone")
+    wait_for(lambda: not new_files(node, before), 10, "the upload's file to be gone")
     wait_for(lambda: uploads_left(node) == 0, 10, "the buffers to come back")
 
 
