@@ -1,4 +1,5 @@
-/* Runs a fuzz target over every file of a corpus folder once: what libFuzzer would do, without it. */
+/* Runs a fuzz target over every file of a corpus folder once: what libFuzzer would do, without
+ * it. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
