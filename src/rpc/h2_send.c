@@ -52,9 +52,10 @@ static bool above_high(const struct oc_call *call) {
            (call->queued >= SERVER_SEND_FLOOR && over_budget(call->conn->w));
 }
 
-/* Whoever does not read what it asked for gets nothing more to ask while memory is short. */
+/* Whoever does not read what it asked for gets nothing more to ask while memory is short. A few
+ * slow readers among the calls of one client are no reason. */
 bool server_send_refuses(const struct server_conn *conn) {
-    return conn->queued > SERVER_SEND_HIGH && over_budget(conn->w);
+    return conn->queued > SERVER_SEND_CONN && over_budget(conn->w);
 }
 
 /* ---- queueing ---- */

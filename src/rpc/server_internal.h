@@ -38,12 +38,13 @@
 #define SERVER_SEND_HIGH      (1u << 20)   /* a call's queue: oc_call_send answers false */
 #define SERVER_SEND_LOW       (512u << 10) /* ... until below this */
 #define SERVER_SEND_FLOOR     (64u << 10)  /* ... or this while the process budget is exhausted */
-#define SERVER_SEND_COPY      1024u        /* slices up to this are copied into the batch */
-#define SERVER_FRAME_SLICES   32u          /* slices of one DATA frame */
-#define SERVER_OUT_IOVS       512u         /* of one batch; below IOV_MAX */
-#define SERVER_OUT_BYTES      (1u << 20)   /* a batch is closed when it has so many bytes */
-#define SERVER_OUT_COPY       (96u << 10)  /* copied bytes of one batch */
-#define SERVER_CONTROL_ROOM   (17u << 10)  /* the most one nghttp2 step hands out at once */
+#define SERVER_SEND_CONN      (4u << 20)  /* a connection's queues, while the budget is exhausted */
+#define SERVER_SEND_COPY      1024u       /* slices up to this are copied into the batch */
+#define SERVER_FRAME_SLICES   32u         /* slices of one DATA frame */
+#define SERVER_OUT_IOVS       512u        /* of one batch; below IOV_MAX */
+#define SERVER_OUT_BYTES      (1u << 20)  /* a batch is closed when it has so many bytes */
+#define SERVER_OUT_COPY       (96u << 10) /* copied bytes of one batch */
+#define SERVER_CONTROL_ROOM   (17u << 10) /* the most one nghttp2 step hands out at once */
 #define SERVER_FRAME_ROOM     (SERVER_FRAME_SLICES * SERVER_SEND_COPY + 64u)
 #define SERVER_TURN_BATCHES   4u /* per connection and loop turn */
 #define SERVER_HEADERS_INLINE 6u
