@@ -130,7 +130,7 @@ static void test_life(void **state) {
             assert_int_equal(get(node, "0", value), 0);
             assert_string_equal(value, "value 0");
         }
-        char key[8], text[16];
+        char key[16], text[32];
         (void)snprintf(key, sizeof key, "%d", round);
         (void)snprintf(text, sizeof text, "value %d", round);
         put(node, key, text);
