@@ -461,6 +461,7 @@ static int set_end(struct replay *p, struct oc_recovery *rec) {
         if (to_replay(p, i)) {
             log->end = oc_log_pos_max(log->end, (struct oc_log_pos){f->id, p->segments[i]->end});
             same_boot = memcmp(f->header.boot_id, log->boot_id, sizeof log->boot_id) == 0;
+            log->untrimmed += p->segments[i]->state == OC_SEGMENT_SEALED;
         }
     }
     for (unsigned t = 0; t < rec->threads; t++) {

@@ -178,6 +178,7 @@ struct oc_seglog {
     uint32_t next_segment;
     struct oc_segment *open; /* NULL: the next record opens one */
     struct oc_handle *open_handle;
+    size_t untrimmed;         /* closed segments that the tick has not seen to */
     struct oc_segment *spare; /* prepared by the tick */
     struct oc_handle *spare_handle;
     bool header_due; /* the open segment's header goes out with its first records */

@@ -15,9 +15,10 @@
 #define MARK_TOTAL  (OC_REC_HEADER_BYTES + sizeof(struct oc_mark))
 /* What one record may add to the vector: the piece before a large value, and the value. */
 #define IOV_PER_RECORD 2u
-/* Puts leave this part of a segment to deletions, so that space can be freed when it has run out.
- */
+/* Puts leave this part of a segment to deletions, so that space can be freed when it has run out,
+ * and deletions leave a little to the MARKs without which no value file is unlinked. */
 #define DELETE_SHARE 64u
+#define MARK_BYTES   4096u
 
 static void log_mutexes(struct oc_seglog *log) {
     pthread_mutexattr_t adaptive;
@@ -302,9 +303,14 @@ int oc_seglog_flush(struct oc_seglog *log) {
 }
 
 /* Room for `bytes` in the open segment, after a roll if need be. */
-static int make_room(struct oc_seglog *log, uint64_t bytes, bool is_delete) {
-    uint64_t limit = log->segment_bytes - (is_delete ? 0 : log->segment_bytes / DELETE_SHARE);
+static int make_room(struct oc_seglog *log, uint64_t bytes, enum oc_rec_kind kind) {
+    uint64_t limit = log->segment_bytes;
 
+    if (kind == OC_REC_TOMBSTONE) {
+        limit -= MARK_BYTES;
+    } else if (kind != OC_REC_MARK) {
+        limit -= log->segment_bytes / DELETE_SHARE;
+    }
     if (log->open != NULL && log->open->end + log->staged_bytes + bytes <= limit) {
         return 0;
     }
@@ -378,7 +384,7 @@ int oc_seglog_mark(struct oc_seglog *log) {
     pthread_mutex_lock(&log->append_mu);
     log->now = oc_clock_now(log->cfg.clock);
     if (log->mark_due) {
-        rc = make_room(log, MARK_TOTAL, true);
+        rc = make_room(log, MARK_TOTAL, OC_REC_MARK);
         if (rc == 0) {
             rc = stage_mark(log);
         }
@@ -399,7 +405,7 @@ int oc_seglog_add(struct oc_seglog *log, struct oc_append_record *r, void *cooki
         log->iov_count + IOV_PER_RECORD + 1 > OC_IOV_MAX) {
         (void)oc_seglog_flush(log); /* its records are told */
     }
-    int rc = make_room(log, total + MARK_TOTAL, r->kind == OC_REC_TOMBSTONE);
+    int rc = make_room(log, total + MARK_TOTAL, r->kind);
     if (rc == 0 && log->mark_due) {
         rc = stage_mark(log);
     }

@@ -176,6 +176,7 @@ static void close_open(struct oc_seglog *log, enum oc_segment_state state) {
 
     oc_event(state == OC_SEGMENT_SEALED ? OC_EV_LOG_SEAL : OC_EV_LOG_POISON, seg->id, seg->end);
     seg->state = state;
+    log->untrimmed++;
     log->open = NULL;
     oc_handle_put(OC_TAKE(log->open_handle));
 }
@@ -281,6 +282,10 @@ static void write_footer(struct oc_seglog *log, struct oc_segment *seg, uint64_t
 static struct oc_segment *find_closed(struct oc_seglog *log) {
     struct oc_segment *found = NULL;
 
+    if (log->untrimmed == 0) {
+        return NULL;
+    }
+    log->untrimmed--;
     pthread_mutex_lock(&log->segs.mu);
     for (size_t i = log->segs.count; i > 0 && found == NULL; i--) {
         struct oc_segment *seg = log->segs.v[i - 1];

@@ -147,7 +147,10 @@ static void unlink_now(struct oc_seglog *log, uint64_t id, uint64_t bytes) {
     oc_files_forget(&log->files, OC_KIND_VALUE, id);
     oc_event(OC_EV_UNLINK, id, 0);
     int rc = log->disk->unlink(log->disk->ctx, path, NULL);
-    if (rc != 0 && rc != OC_E_NOT_FOUND) {
+    if (rc == OC_E_NOT_FOUND) {
+        return; /* an earlier process removed it, and this one has not accounted for it */
+    }
+    if (rc != 0) {
         oc_n_add(&log->n.leaked_files, 1); /* stays accounted; the next load removes it */
         return;
     }

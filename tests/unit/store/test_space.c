@@ -117,6 +117,39 @@ static void test_value_files_come_and_go(void **state) {
     rig_done(&r);
 }
 
+/* Full of value files, and the log full too: deletions are taken as long as the segment has room
+ * for them, and what they free lets everything go on. */
+static void test_full_log_and_full_disk(void **state) {
+    struct rig r;
+    char key[32];
+    size_t files = 0, smalls = 0, deleted = 0;
+
+    (void)state;
+    rig_init(&r);
+    r.cfg.max_disk_bytes = 4 * MIB;
+    rig_open(&r);
+    while (files < 50 && rig_put(&r, (key_of(files, key), key), files, 300000) == 0) {
+        files++;
+    }
+    while (smalls < 10000 && rig_put(&r, "small", smalls, 3000) == 0) {
+        smalls++;
+    }
+    assert_true(files >= 8 && smalls > 0 && smalls < 10000);
+    while (deleted < files && rig_delete(&r, (key_of(deleted, key), key)) == 0) {
+        deleted++;
+    }
+    assert_int_equal(deleted, files);
+    tick_a_while(&r);
+    assert_int_equal(rig_count_values(&r), 0);
+    assert_int_equal(rig_put(&r, "again", 1, 300000), 0);
+    rig_expect(&r, "again", 1, 300000);
+    assert_int_equal(rig_put(&r, "small", 1, 3000), 0);
+    rig_reopen(&r, false);
+    rig_expect(&r, "again", 1, 300000);
+    rig_expect(&r, "small", 1, 3000);
+    rig_done(&r);
+}
+
 /* Several writes in one batch: those that fit are there, the others say why. */
 static void test_a_batch_that_half_fits(void **state) {
     static uint8_t bytes[200000];
@@ -181,6 +214,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_segments_up_to_the_cap),
         cmocka_unit_test(test_value_files_come_and_go),
+        cmocka_unit_test(test_full_log_and_full_disk),
         cmocka_unit_test(test_a_batch_that_half_fits),
         cmocka_unit_test(test_cap_from_free_space),
     };
