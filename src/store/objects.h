@@ -113,7 +113,8 @@ int oc_upload_write(struct oc_upload *u, const void *bytes, size_t len, struct o
  * oc_write. BLOCKS. */
 int oc_upload_finish(struct oc_upload *u, struct oc_error *err);
 uint64_t oc_upload_len(const struct oc_upload *u);
-/* Drop it: removes the file unless it was committed. Always the last call for an upload. BLOCKS. */
+/* Drop it: removes the file unless it was committed (or may have been: a failed commit is an
+ * unknown outcome). Always the last call for an upload. BLOCKS. */
 void oc_upload_free(struct oc_upload *u);
 
 /* ---- reads ---- */

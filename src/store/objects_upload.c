@@ -51,8 +51,8 @@ uint64_t oc_upload_len(const struct oc_upload *u) {
 
 void oc_upload_free(struct oc_upload *u) {
     OC_MAGIC_CHECK(u, OC_UPLOAD_MAGIC);
-    if (u->committed) {
-        oc_valfile_release(&u->file);
+    if (u->committed || u->in_doubt) {
+        oc_valfile_release(&u->file); /* in doubt: the next load knows whether anything names it */
     } else {
         oc_valfile_discard(&u->file);
     }

@@ -28,11 +28,16 @@ static bool is_written(const struct oc_write *w) {
     return w->result == 0 && w->version != 0;
 }
 
-static void write_failed(void *cookie, int code) {
+static void write_failed(void *cookie, int code, bool in_doubt) {
     struct oc_write *w = cookie;
 
     w->result = code;
     w->version = 0;
+    if (w->upload != NULL && in_doubt) {
+        /* The bytes were handed to the kernel, so a later start may find the record. It must find
+         * the file with it: the outcome is the old value or the new one, never a miss. */
+        w->upload->in_doubt = true;
+    }
 }
 
 /* ---- append ---- */
@@ -152,7 +157,7 @@ void oc_objects_append(struct oc_objects *s, struct oc_batch *b) {
 
         oc_list_each (l, &b->writes) {
             if (rc != 0 && is_written(write_of(l))) {
-                write_failed(write_of(l), rc);
+                write_failed(write_of(l), rc, true);
             }
         }
     }
@@ -192,7 +197,7 @@ static void publish_one(struct oc_objects *s, struct oc_write *w) {
     if (rc < 0) {
         /* The record is in the log and the index has no memory for it: an unknown outcome. */
         atomic_store(&s->log.suspect, true);
-        write_failed(w, OC_E_EXHAUSTED);
+        write_failed(w, OC_E_EXHAUSTED, true);
         return;
     }
     if (rc == 1 && present && (old.flags & OC_ENTRY_FILE) != 0) {

@@ -201,7 +201,7 @@ struct oc_seglog {
     uint64_t unsynced_bytes;
     bool seg_dir_dirty;
     /* the batch being assembled */
-    void (*failed)(void *cookie, int code);
+    void (*failed)(void *cookie, int code, bool in_doubt);
     uint8_t *stage;
     size_t stage_len, piece_start;
     uint64_t staged_bytes; /* behind open->end */
@@ -266,9 +266,10 @@ struct oc_append_record {
     uint32_t segment;
     uint64_t offset;
 };
-/* `failed` is called from add and end for records that were accepted and could not be written. */
+/* `failed` is called from add and end for records that were accepted and could not be written. In
+ * doubt: what was written of them could not be taken back, so a later start may find them. */
 void oc_seglog_begin(struct oc_seglog *log, struct oc_flight *flight,
-                     void (*failed)(void *cookie, int code));
+                     void (*failed)(void *cookie, int code, bool in_doubt));
 /* 0: accepted. OC_E_EXHAUSTED: no space; OC_E_UNAVAILABLE: the device failed. */
 int oc_seglog_add(struct oc_seglog *log, struct oc_append_record *r, void *cookie);
 /* Writes what is left. *ret_end and *ret_epoch are for oc_seglog_wait_durable. */

@@ -114,7 +114,7 @@ void oc_seglog_done(struct oc_seglog *log) {
 /* ---- flights ---- */
 
 void oc_seglog_begin(struct oc_seglog *log, struct oc_flight *flight,
-                     void (*failed)(void *cookie, int code)) {
+                     void (*failed)(void *cookie, int code, bool in_doubt)) {
     pthread_mutex_lock(&log->append_mu);
     log->now = oc_clock_now(log->cfg.clock);
     log->failed = failed;
@@ -194,16 +194,17 @@ static void push_piece(struct oc_seglog *log) {
 }
 
 /* The write failed: the file ends where it did before, or takes no more records. */
-static void roll_back(struct oc_seglog *log) {
+static bool roll_back(struct oc_seglog *log) {
     uint64_t keep = log->header_due ? 0 : log->open->end;
 
     oc_n_add(&log->n.write_failures, 1);
     if (log->disk->truncate(log->open_handle->file, keep, NULL) != 0) {
         oc_segments_poison_open(log);
-        return;
+        return false;
     }
     /* Truncating gave the reserved blocks back. Without them the next write says so itself. */
     (void)log->disk->reserve(log->open_handle->file, log->segment_bytes, NULL);
+    return true;
 }
 
 static void written(struct oc_seglog *log) {
@@ -291,10 +292,10 @@ int oc_seglog_flush(struct oc_seglog *log) {
     } else {
         rc = rc == OC_E_EXHAUSTED ? OC_E_EXHAUSTED : OC_E_UNAVAILABLE;
         log->mark_due = log->mark_due || log->mark_staged;
-        roll_back(log);
+        bool in_doubt = !roll_back(log);
         for (uint32_t i = 0; i < log->pending_count; i++) {
             if (log->pending[i].cookie != NULL) {
-                log->failed(log->pending[i].cookie, rc);
+                log->failed(log->pending[i].cookie, rc, in_doubt);
             }
         }
     }

@@ -71,6 +71,7 @@ struct oc_upload {
     uint32_t magic;
     bool finished;
     bool committed; /* the file belongs to the index */
+    bool in_doubt;  /* the commit failed, and its record may be in the log all the same */
     struct oc_objects *store;
     struct oc_valfile file;
     struct oc_file_ref ref;
