@@ -93,11 +93,12 @@ struct oc_svc_worker {
     struct oc_svc_commit *commit; /* the batch on a mover; only under sync ALWAYS */
     bool commit_runs;
 
-    struct oc_pool writes; /* struct oc_svc_write */
-    struct oc_pool gets;   /* struct oc_svc_get */
-    struct oc_pool lists;  /* struct oc_svc_list */
-    size_t live;           /* of all three */
-    uint8_t *scratch;      /* one record of the inline read path; OC_SVC_SMALL_BLOCK bytes */
+    struct oc_svc_write *free_writes; /* kept for reuse, by next_free */
+    size_t free_write_count;
+    struct oc_pool gets;  /* struct oc_svc_get */
+    struct oc_pool lists; /* struct oc_svc_list */
+    size_t live;          /* writes, gets, lists */
+    uint8_t *scratch;     /* one record of the inline read path; OC_SVC_SMALL_BLOCK bytes */
 };
 
 static inline struct oc_svc_worker *oc_svc_worker_of(const struct oc_call *call) {
@@ -181,14 +182,16 @@ struct oc_svc_write {
     bool task_runs;
     struct oc_block
         *spare; /* kept for the next chunk: an upload that has begun never waits for one */
-    struct oc_block *chunks[OC_SVC_CHUNKS]; /* ring of full chunks */
-    unsigned chunk_first;                   /* counts up; the slot is its remainder */
-    unsigned chunk_count;                   /* queued, those at work included */
-    unsigned chunks_taken;                  /* at work: by the task that runs */
-    bool all_queued;                        /* nothing comes behind what is in the ring */
-    bool finishing;                         /* the task at work is the last one */
+    unsigned chunk_first;  /* counts up; the slot is its remainder */
+    unsigned chunk_count;  /* queued, those at work included */
+    unsigned chunks_taken; /* at work: by the task that runs */
+    bool all_queued;       /* nothing comes behind what is in the ring */
+    bool finishing;        /* the task at work is the last one */
     int task_result;
 
+    /* From here on a new write is not zeroed: the small ones would pay for it. */
+    struct oc_svc_write *next_free;
+    struct oc_block *chunks[OC_SVC_CHUNKS]; /* ring of full chunks */
     uint8_t local[OC_SVC_INLINE];
 };
 
@@ -224,7 +227,7 @@ void oc_svc_commit_cancel(struct oc_svc_write *op);
 void oc_svc_commit_turn(struct oc_svc_worker *w);
 int oc_svc_commit_init(struct oc_svc_worker *w);
 void oc_svc_commit_done(struct oc_svc_worker *w);
-size_t oc_svc_write_bytes(void);
+void oc_svc_writes_done(struct oc_svc_worker *w); /* the kept ones */
 
 /* ---- the handlers of the method table ---- */
 void oc_svc_put_start(struct oc_call *call, void *service);

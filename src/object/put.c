@@ -5,6 +5,8 @@
 
 #include "object/internal.h"
 
+#define WRITES_KEPT 256u
+
 static const char no_memory[] = "too many uploads at once: no buffer is free";
 
 static int data_begin(void *user, uint64_t total);
@@ -14,12 +16,42 @@ static const struct oc_cache_put_events events = {data_begin, data_piece};
 static void got_block(struct oc_svc_waiter *waiter, struct oc_block *block);
 static void gave_up(struct oc_svc_waiter *waiter);
 
-size_t oc_svc_write_bytes(void) {
-    return sizeof(struct oc_svc_write);
+static struct oc_svc_write *write_alloc(struct oc_svc_worker *w) {
+    struct oc_svc_write *op = w->free_writes;
+
+    if (op != NULL) {
+        w->free_writes = op->next_free;
+        w->free_write_count--;
+    } else {
+        op = (struct oc_svc_write *)malloc(sizeof *op);
+    }
+    if (op != NULL) {
+        memset(op, 0, offsetof(struct oc_svc_write, next_free));
+    }
+    return op;
+}
+
+static void write_give(struct oc_svc_worker *w, struct oc_svc_write *op) {
+    if (w->free_write_count >= WRITES_KEPT) {
+        free(op);
+        return;
+    }
+    op->next_free = w->free_writes;
+    w->free_writes = op;
+    w->free_write_count++;
+}
+
+void oc_svc_writes_done(struct oc_svc_worker *w) {
+    while (w->free_writes != NULL) {
+        struct oc_svc_write *op = w->free_writes;
+
+        w->free_writes = op->next_free;
+        free(op);
+    }
 }
 
 struct oc_svc_write *oc_svc_write_new(struct oc_svc_worker *w, struct oc_call *call) {
-    struct oc_svc_write *op = (struct oc_svc_write *)oc_pool_get(&w->writes);
+    struct oc_svc_write *op = write_alloc(w);
 
     if (op == NULL) {
         return NULL;
@@ -62,7 +94,7 @@ void oc_svc_write_free(struct oc_svc_write *op) {
     }
     free(op->big_key);
     (void)oc_svc_hold_key(w->svc, &op->key_held, 0); /* gives back only */
-    oc_pool_put(&w->writes, op);
+    write_give(w, op);
     w->live--;
 }
 

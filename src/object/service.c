@@ -206,7 +206,6 @@ int oc_svc_worker_new(struct oc_svc *s, unsigned index, struct oc_loop *loop,
     oc_list_init(&w->pending);
     oc_list_init(&w->resume);
     oc_svc_buffers_init(w);
-    oc_pool_init(&w->writes, oc_svc_write_bytes(), 0, CACHED_OPS);
     oc_pool_init(&w->gets, oc_svc_get_bytes(), 0, CACHED_OPS);
     oc_pool_init(&w->lists, oc_svc_list_bytes(), 0, 8);
     w->hook.fn = turn;
@@ -228,7 +227,7 @@ void oc_svc_worker_free(struct oc_svc_worker *w) {
     oc_loop_hook_remove(&w->hook);
     oc_svc_commit_done(w);
     oc_svc_buffers_done(w);
-    oc_pool_done(&w->writes);
+    oc_svc_writes_done(w);
     oc_pool_done(&w->gets);
     oc_pool_done(&w->lists);
     free(w->scratch);
