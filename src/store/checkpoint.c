@@ -191,7 +191,6 @@ struct load {
     struct oc_ckpt_trailer trailer; /* of thread 0 */
     _Atomic uint64_t entries;
     _Atomic uint64_t newest;
-    _Atomic bool failing; /* the device, not the file */
 };
 
 struct lane {
@@ -259,7 +258,6 @@ static int read_at(struct load *l, void *dst, size_t len, uint64_t offset) {
     }
     int64_t n = l->s->log.disk->pread(l->file, dst, len, offset, false, NULL);
     if (n < 0) {
-        atomic_store(&l->failing, true);
         return (int)n;
     }
     return (size_t)n == len ? 0 : OC_E_DATA_LOSS;

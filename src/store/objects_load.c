@@ -269,12 +269,10 @@ static void settle_files(struct loader *l) {
 /* ---- the whole ---- */
 
 static unsigned choose_threads(const struct oc_objects *s) {
-    long cpus;
-
     if (s->cfg.recovery_threads != 0) {
-        return s->cfg.recovery_threads;
+        return s->cfg.recovery_threads < OC_THREADS_MAX ? s->cfg.recovery_threads : OC_THREADS_MAX;
     }
-    cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     return cpus < 1 ? 1 : cpus > 16 ? 16 : (unsigned)cpus;
 }
 

@@ -9,8 +9,6 @@
 #include "base/event.h"
 #include "store/seglog.h"
 
-#define THREADS_MAX 64u
-
 /* ---- threads ---- */
 
 struct runner {
@@ -28,20 +26,24 @@ static void *run(void *arg) {
 }
 
 int oc_run_threads(unsigned threads, int (*fn)(void *arg, unsigned thread), void *arg) {
-    struct runner runners[THREADS_MAX];
-    pthread_t ids[THREADS_MAX];
+    struct runner runners[OC_THREADS_MAX];
+    pthread_t ids[OC_THREADS_MAX];
     unsigned started = 0;
-    int rc;
+    int rc = 0;
 
-    threads = threads > THREADS_MAX ? THREADS_MAX : threads;
+    OC_CHECK(threads >= 1 && threads <= OC_THREADS_MAX);
     for (unsigned i = 0; i + 1 < threads; i++) {
         runners[i] = (struct runner){fn, arg, i, 0};
         if (pthread_create(&ids[i], NULL, run, &runners[i]) != 0) {
-            break; /* fewer hands do the same work */
+            break; /* the shares of those that are missing are done here */
         }
         started++;
     }
-    rc = fn(arg, threads - 1);
+    for (unsigned i = started; i < threads; i++) {
+        int one = fn(arg, i);
+
+        rc = rc != 0 ? rc : one;
+    }
     for (unsigned i = 0; i < started; i++) {
         pthread_join(ids[i], NULL);
         rc = rc != 0 ? rc : runners[i].rc;
@@ -205,7 +207,7 @@ struct replay {
     struct oc_segment **segments; /* one per found */
     _Atomic size_t next;
     _Atomic int failed;
-    struct lane lanes[THREADS_MAX];
+    struct lane lanes[OC_THREADS_MAX];
 };
 
 struct reading { /* one segment by one thread */
@@ -501,7 +503,6 @@ int oc_seglog_recover(struct oc_seglog *log, struct oc_recovery *rec,
     if (p == NULL) {
         return oc_error_set(err, OC_E_EXHAUSTED, "out of memory for the recovery");
     }
-    rec->threads = rec->threads > THREADS_MAX ? THREADS_MAX : rec->threads;
     int rc = list_segments(log, &found, err);
     if (rc == 0) {
         rc = oc_recover_cut(log, rec, &found, err);
@@ -520,7 +521,7 @@ int oc_seglog_recover(struct oc_seglog *log, struct oc_recovery *rec,
         }
     }
     log->next_segment = log->next_segment > newest_used ? log->next_segment : newest_used + 1;
-    for (unsigned t = 0; t < THREADS_MAX; t++) {
+    for (unsigned t = 0; t < OC_THREADS_MAX; t++) {
         free(p->lanes[t].files);
     }
     free(p->segments);

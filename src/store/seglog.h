@@ -409,14 +409,15 @@ struct oc_recovery {           /* in: */
     struct oc_log_pos from;    /* replay from here, … */
     struct oc_log_pos through; /* … and this much is known to be durable (a checkpoint) */
     uint64_t newest_version;   /* in: known so far; out: with what was found */
-    unsigned threads;
+    unsigned threads;          /* 1 to OC_THREADS_MAX */
 };
 /* List the segments, find the end of the log, make the cut durable, replay. On success the log is
  * ready for appends but for oc_vclock_open. BLOCKS. */
 int oc_seglog_recover(struct oc_seglog *log, struct oc_recovery *rec,
                       const struct oc_replay *replay, struct oc_error *err);
-/* Run fn(arg, 0 … threads - 1), the last on this thread; with 1 no thread is made. The first
- * failure is returned. */
+#define OC_THREADS_MAX 64u
+/* Run fn(arg, 0 … threads - 1), each once: the last, and those for which the system has no thread,
+ * on this one; with 1 no thread is made. At most OC_THREADS_MAX. A failure is returned. */
 int oc_run_threads(unsigned threads, int (*fn)(void *arg, unsigned thread), void *arg);
 
 /* A segment as found. */

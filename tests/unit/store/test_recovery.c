@@ -1,5 +1,7 @@
 /* What a start makes of what it finds: torn tails, flipped bits, checkpoints good and bad,
  * directories that are not ours. */
+#include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -309,6 +311,53 @@ static void test_other_shards_and_threads(void **state) {
     rig_done(&r);
 }
 
+/* ---- a system that has no more threads (the linker sends the calls here) ---- */
+
+static int threads_left = -1; /* negative: no limit */
+
+int __real_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *),
+                          void *arg);
+int __wrap_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *),
+                          void *arg);
+int __wrap_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *),
+                          void *arg) {
+    if (threads_left == 0) {
+        return EAGAIN;
+    }
+    threads_left -= threads_left > 0;
+    return __real_pthread_create(ret, attr, fn, arg);
+}
+
+/* Whoever has to load with fewer threads than it wanted loads everything all the same, from the
+ * checkpoint as from the log, and takes no value file for an orphan. */
+static void test_fewer_threads_than_wanted(void **state) {
+    struct oc_objects_stats st;
+    struct rig r;
+
+    (void)state;
+    rig_init(&r);
+    r.cfg.recovery_threads = 4;
+    rig_open(&r);
+    put_keys(&r, 0, KEYS);
+    assert_int_equal(rig_put(&r, "large", 77, 600000), 0);
+    for (int left = 0; left < 3; left++) {
+        for (int clean = 0; clean < 2; clean++) {
+            rig_close(&r, clean == 1);
+            threads_left = left;
+            rig_open(&r);
+            threads_left = -1;
+            oc_objects_stats(r.s, &st);
+            assert_int_equal(st.keys, KEYS + 1);
+            assert_int_equal(st.corrupt_records, 0);
+            assert_int_equal(count_present(&r, 0, KEYS), KEYS);
+            rig_expect(&r, "large", 77, 600000);
+            assert_int_equal(rig_put(&r, "one more", (uint64_t)left, 3), 0);
+            assert_int_equal(rig_delete(&r, "one more"), 0);
+        }
+    }
+    rig_done(&r);
+}
+
 /* Many segments, with footers and without, read by several threads. */
 static void test_many_segments(void **state) {
     struct oc_objects_stats st;
@@ -417,6 +466,7 @@ int main(void) {
         cmocka_unit_test(test_checkpoint_and_tail),
         cmocka_unit_test(test_corrupt_checkpoint),
         cmocka_unit_test(test_other_shards_and_threads),
+        cmocka_unit_test(test_fewer_threads_than_wanted),
         cmocka_unit_test(test_many_segments),
         cmocka_unit_test(test_foreign_directory),
         cmocka_unit_test(test_newer_format),
