@@ -81,6 +81,22 @@ static int write_clock(struct oc_seglog *log, uint64_t ceiling, struct oc_error 
     return rc;
 }
 
+/* Make a ceiling durable that was chosen before the lock was taken: a greater one may be there by
+ * now, and versions up to it given out. */
+static int renew_clock(struct oc_seglog *log, uint64_t ceiling) {
+    int rc = 0;
+
+    pthread_mutex_lock(&log->clock_mu);
+    if (ceiling > log->clock_ceiling) {
+        rc = write_clock(log, ceiling, NULL);
+    }
+    pthread_mutex_unlock(&log->clock_mu);
+    if (rc != 0) {
+        oc_n_add(&log->n.write_failures, 1);
+    }
+    return rc;
+}
+
 /* The newest of the time slots; zero when there is none. */
 static struct time_slot read_time(struct oc_span file) {
     struct time_slot best = {0};
@@ -205,11 +221,7 @@ int oc_vclock_next(struct oc_seglog *log, uint64_t *ret) {
     }
     uint64_t ceiling = oc_hlc_new_ceiling(&log->hlc, log->now.wall_ns);
 
-    pthread_mutex_lock(&log->clock_mu);
-    rc = write_clock(log, ceiling, NULL);
-    pthread_mutex_unlock(&log->clock_mu);
-    if (rc != 0) {
-        oc_n_add(&log->n.write_failures, 1);
+    if (renew_clock(log, ceiling) != 0) {
         return OC_E_UNAVAILABLE;
     }
     oc_hlc_raise(&log->hlc, ceiling);
@@ -235,15 +247,8 @@ void oc_vclock_tick(struct oc_seglog *log) {
     bool wanted = oc_hlc_wants_ceiling(&log->hlc, now.wall_ns);
     uint64_t ceiling = wanted ? oc_hlc_new_ceiling(&log->hlc, now.wall_ns) : 0;
     pthread_mutex_unlock(&log->append_mu);
-    if (!wanted) {
-        return;
-    }
-    pthread_mutex_lock(&log->clock_mu);
-    int rc = write_clock(log, ceiling, NULL);
-    pthread_mutex_unlock(&log->clock_mu);
-    if (rc != 0) {
-        oc_n_add(&log->n.write_failures, 1); /* tried again by the next tick, or when needed */
-        return;
+    if (!wanted || renew_clock(log, ceiling) != 0) {
+        return; /* a failure: tried again by the next tick, or when needed */
     }
     pthread_mutex_lock(&log->append_mu);
     oc_hlc_raise(&log->hlc, ceiling);
