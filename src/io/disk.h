@@ -56,8 +56,9 @@ struct oc_disk {
     /* Creations, renames and unlinks in the directory `path` ("" = the root) are durable on
      * success. */
     int (*sync_dir)(void *ctx, const char *path, struct oc_error *err);
-    /* Calls `each` for every regular file (not directories) in the directory; stops on non-zero and
-     * returns that. */
+    /* Calls `each` for every entry of the directory but "." and "..", with OC_DISK_NO_FILE as the
+     * size of what is no regular file (a directory, a link, …); stops on non-zero and returns that.
+     */
     int (*list_dir)(void *ctx, const char *path,
                     int (*each)(void *arg, const char *name, uint64_t size_bytes), void *arg,
                     struct oc_error *err);
@@ -68,6 +69,7 @@ struct oc_disk {
 };
 
 #define OC_DISK_WOULD_WAIT INT64_C(-1000)
+#define OC_DISK_NO_FILE    UINT64_MAX
 
 /* Open the real disk on `dir`: create it with its parents (mode 0755) if missing, take an exclusive
  * lock on <dir>/LOCK. Errors: the directory cannot be made, is not a directory, is not writable, or

@@ -477,7 +477,7 @@ static int list_entries(DIR *dir, int (*each)(void *arg, const char *name, uint6
         if (entry == NULL) {
             return errno;
         }
-        if (entry->d_type != DT_REG && entry->d_type != DT_UNKNOWN) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
             continue;
         }
         if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0) {
@@ -486,11 +486,10 @@ static int list_entries(DIR *dir, int (*each)(void *arg, const char *name, uint6
             }
             return errno;
         }
-        if (S_ISREG(st.st_mode)) {
-            *ret_stop = each(arg, entry->d_name, (uint64_t)st.st_size);
-            if (*ret_stop != 0) {
-                return 0;
-            }
+        *ret_stop =
+            each(arg, entry->d_name, S_ISREG(st.st_mode) ? (uint64_t)st.st_size : OC_DISK_NO_FILE);
+        if (*ret_stop != 0) {
+            return 0;
         }
     }
 }

@@ -11,42 +11,73 @@
 #define FORMAT_MAX    256u
 #define VAL_DIRS      256u
 
-struct stranger {
+struct search {
     const char *dir;
-    char name[128];
+    char stranger[128]; /* what does not belong there */
 };
 
-static int look(void *arg, const char *name, uint64_t size_bytes) {
-    struct stranger *f = arg;
-    bool root = f->dir[0] == '\0';
+static bool one_of(const char *name, const char *const *names, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(name, names[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
 
-    (void)size_bytes;
-    if (root && (strcmp(name, "LOCK") == 0 || strcmp(name, "FORMAT.new") == 0)) {
+static bool is_value_dir(const char *name) {
+    return strlen(name) == 2 && strspn(name, "0123456789abcdef") == 2;
+}
+
+static int look(void *arg, const char *name, uint64_t size_bytes) {
+    static const char *const root_files[] = {"LOCK", "FORMAT.new"};
+    /* The first two are ours, the others do not disturb: what mkfs makes, what the ring keeps. */
+    static const char *const root_dirs[] = {"seg", "val", "lost+found", "coordinator"};
+    struct search *s = arg;
+    bool file = size_bytes != OC_DISK_NO_FILE;
+    bool root = s->dir[0] == '\0', known = false;
+
+    if (root) {
+        known = file ? one_of(name, root_files, OC_ARRAY_LEN(root_files))
+                     : one_of(name, root_dirs, OC_ARRAY_LEN(root_dirs));
+    } else if (strcmp(s->dir, "val") == 0) {
+        known = !file && is_value_dir(name);
+    }
+    if (known) {
         return 0;
     }
-    (void)snprintf(f->name, sizeof f->name, "%.40s%s%.80s", f->dir, root ? "" : "/", name);
+    (void)snprintf(s->stranger, sizeof s->stranger, "%.40s%s%.80s", s->dir, root ? "" : "/", name);
     return 1;
+}
+
+static int check_empty_dir(const struct oc_disk *disk, const char *dir, struct oc_error *err) {
+    struct search s = {.dir = dir};
+    int rc = disk->list_dir(disk->ctx, dir, look, &s, err);
+
+    if (rc > 0) {
+        return oc_error_set(err, OC_E_PRECONDITION,
+                            "the data directory holds '%s' and no FORMAT: it is not a cache "
+                            "directory (empty it or pass -disk DIR with another one)",
+                            s.stranger);
+    }
+    return rc == OC_E_NOT_FOUND && dir[0] != '\0' ? 0 : rc;
 }
 
 /* A directory without FORMAT must be empty but for what an interrupted creation leaves. */
 static int check_empty(const struct oc_disk *disk, struct oc_error *err) {
     static const char *const dirs[] = {"", "seg", "val"};
+    int rc = 0;
 
-    for (size_t i = 0; i < OC_ARRAY_LEN(dirs); i++) {
-        struct stranger f = {.dir = dirs[i]};
-        int rc = disk->list_dir(disk->ctx, dirs[i], look, &f, err);
-
-        if (rc > 0) {
-            return oc_error_set(err, OC_E_PRECONDITION,
-                                "the data directory holds '%s' and no FORMAT: it is not a cache "
-                                "directory (empty it or pass -disk DIR with another one)",
-                                f.name);
-        }
-        if (rc < 0 && !(rc == OC_E_NOT_FOUND && i > 0)) {
-            return rc;
-        }
+    for (size_t i = 0; i < OC_ARRAY_LEN(dirs) && rc == 0; i++) {
+        rc = check_empty_dir(disk, dirs[i], err);
     }
-    return 0;
+    for (unsigned i = 0; i < VAL_DIRS && rc == 0; i++) {
+        char path[16];
+
+        (void)snprintf(path, sizeof path, "val/%02x", i);
+        rc = check_empty_dir(disk, path, err);
+    }
+    return rc;
 }
 
 static int check_text(const char *text, size_t len, struct oc_error *err) {

@@ -137,6 +137,9 @@ static int list_file(void *arg, const char *name, uint64_t size_bytes) {
     uint64_t id = 0;
     size_t i;
 
+    if (size_bytes == OC_DISK_NO_FILE) {
+        return 0;
+    }
     for (i = 0; i < 16; i++) {
         char c = name[i];
 

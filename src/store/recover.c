@@ -82,7 +82,7 @@ static int list_one(void *arg, const char *name, uint64_t size_bytes) {
     struct oc_foundvec *f = &l->found;
     uint32_t id;
 
-    if (!parse_name(name, &id)) {
+    if (size_bytes == OC_DISK_NO_FILE || !parse_name(name, &id)) {
         return 0; /* not ours: neither read nor touched */
     }
     if (size_bytes == 0) {

@@ -142,6 +142,8 @@ def test_foreign_directory_is_refused_and_untouched(tmp_path):
     line = start_fails(tmp_path)
     assert str(tmp_path) in line or "precious" in line
     assert (tmp_path / "precious").read_bytes() == b"data"
+    (tmp_path / "precious").unlink()
+    assert "'sub'" in start_fails(tmp_path)
     assert not (tmp_path / "FORMAT").exists() and not (tmp_path / "seg").exists()
 
 

@@ -491,6 +491,7 @@ static int sim_sync_dir(void *ctx, const char *path, struct oc_error *err) {
     return OC_OK;
 }
 
+/* Directories are not kept (see sim_make_dir), so files are all that there is to name. */
 static int sim_list_dir(void *ctx, const char *path,
                         int (*each)(void *arg, const char *name, uint64_t size_bytes), void *arg,
                         struct oc_error *err) {

@@ -286,6 +286,7 @@ static void test_read_without_waiting(void **state) {
 
 struct listing {
     unsigned count;
+    unsigned others; /* no regular files */
     uint64_t bytes;
     unsigned stop_at;
 };
@@ -293,6 +294,11 @@ struct listing {
 static int each_entry(void *arg, const char *name, uint64_t size_bytes) {
     struct listing *l = arg;
 
+    if (size_bytes == OC_DISK_NO_FILE) {
+        assert_true(strcmp(name, "sub") == 0 || strcmp(name, "link") == 0);
+        l->others++;
+        return 0;
+    }
     assert_true(name[0] == 'f');
     l->count++;
     l->bytes += size_bytes;
@@ -319,6 +325,7 @@ static void test_directories(void **state) {
     assert_int_equal(d->list_dir(d->ctx, "seg", each_entry, &all, &p.err), 0);
     assert_int_equal(all.count, 2);
     assert_int_equal(all.bytes, 5);
+    assert_int_equal(all.others, 2); /* named, but not taken for files */
     assert_int_equal(d->list_dir(d->ctx, "seg", each_entry, &one, &p.err), 77);
     assert_int_equal(one.count, 1);
     assert_int_equal(d->list_dir(d->ctx, "none", each_entry, &one, &p.err), OC_E_NOT_FOUND);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "rig.h"
@@ -416,8 +417,20 @@ static void test_foreign_directory(void **state) {
     assert_int_equal(access(path, F_OK), -1);
     rig_path(&r, "holiday.jpg", path);
     assert_int_equal(unlink(path), 0);
+    rig_path(&r, "photos", path);
+    assert_int_equal(mkdir(path, 0755), 0);
+    expect_refused(&r, OC_E_PRECONDITION, "photos");
+    assert_int_equal(rig_count_files(&r, ""), 1);
+    rig_path(&r, "seg", path);
+    assert_int_equal(access(path, F_OK), -1);
+    rig_path(&r, "photos", path);
+    assert_int_equal(rmdir(path), 0);
+    /* What a file system makes for itself is nobody's. */
+    rig_path(&r, "lost+found", path);
+    assert_int_equal(mkdir(path, 0755), 0);
     rig_open(&r);
     rig_close(&r, true);
+    rig_path(&r, "holiday.jpg", path);
     /* In a directory of ours a stranger is left alone. */
     rig_write_file(path, "jpeg", 4);
     rig_path(&r, "seg/notes.txt", path);
@@ -427,6 +440,30 @@ static void test_foreign_directory(void **state) {
     rig_reopen(&r, true);
     rig_expect(&r, "k", 1, 10);
     assert_int_equal(rig_file_size(path), 4);
+    rig_done(&r);
+}
+
+/* Without FORMAT nobody knows whose the values are: a start must not take them for orphans. */
+static void test_values_without_format(void **state) {
+    struct rig r;
+    char path[512];
+
+    (void)state;
+    rig_init(&r);
+    rig_open(&r);
+    rig_close(&r, true);
+    rig_path(&r, "FORMAT", path);
+    assert_int_equal(unlink(path), 0);
+    rig_path(&r, "CLOCK", path);
+    assert_int_equal(unlink(path), 0);
+    rig_path(&r, "checkpoint", path);
+    (void)unlink(path); /* an empty store may have none */
+    rig_path(&r, "val/ab/00000000000000ab.val", path);
+    rig_write_file(path, "value", 5);
+    expect_refused(&r, OC_E_PRECONDITION, "val/ab/00000000000000ab.val");
+    assert_int_equal(rig_file_size(path), 5);
+    assert_int_equal(unlink(path), 0);
+    rig_open(&r); /* only empty directories are left, as an interrupted creation leaves them */
     rig_done(&r);
 }
 
@@ -469,6 +506,7 @@ int main(void) {
         cmocka_unit_test(test_fewer_threads_than_wanted),
         cmocka_unit_test(test_many_segments),
         cmocka_unit_test(test_foreign_directory),
+        cmocka_unit_test(test_values_without_format),
         cmocka_unit_test(test_newer_format),
     };
 
