@@ -41,7 +41,6 @@ struct oc_objects_config {
     uint64_t max_disk_bytes;   /* cap on physical bytes; 0: free space less a reserve */
     unsigned shards;           /* power of two; 0: 64 */
     unsigned recovery_threads; /* 0: as many as CPUs; 1 in the simulator: no threads are started */
-    uint64_t chunk_pool_bytes; /* bound on buffers for uploads and large reads; 0: 256 MiB */
     unsigned max_open_files;   /* value files and segments kept open; 0: 4096 */
     uint64_t checkpoint_bytes; /* write a checkpoint after so much log at the least; 0: 64 MiB */
 };

@@ -456,7 +456,6 @@ static void config(struct sim *s) {
         .max_disk_bytes = UINT64_C(1) << 40,
         .shards = 4,
         .recovery_threads = 1,
-        .chunk_pool_bytes = 16u << 20,
         .max_open_files = 8,
         .checkpoint_bytes = 1u << 20,
     };
