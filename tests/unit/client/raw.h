@@ -66,9 +66,11 @@ const char *raw_header(struct raw *r, const char *name); /* NULL: absent */
 /* Reads DATA until END_STREAM, gives windows back; *len bytes were there. NULL data: counted only.
  */
 bool raw_body(struct raw *r, uint32_t stream, uint8_t *data, size_t cap, size_t *len);
-/* A PING makes a round trip; until its answer nothing but PINGs and WINDOW_UPDATEs may come. */
+/* PINGs make round trips; until their answers nothing but PINGs and WINDOW_UPDATEs may come. */
 bool raw_quiet(struct raw *r);
-/* End of the client's bytes. */
+/* The last raw_next failed because the client had ended in order. */
+bool raw_ended(const struct raw *r);
+/* Reads to the end of the client's bytes. */
 bool raw_eof(struct raw *r);
 
 bool raw_window(struct raw *r, uint32_t stream, uint32_t increment);

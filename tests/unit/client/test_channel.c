@@ -255,6 +255,7 @@ static bool goaway_mid_call(struct raw *r, void *arg) {
     while (raw_next(r, &in)) {
         RAW(in.type != RAW_HEADERS); /* nothing new comes here */
     }
+    RAW(raw_ended(r));
     RAW(raw_accept(r));
     RAW(raw_greet(r, NULL));
     RAW(raw_request(r, &third));
@@ -414,17 +415,9 @@ static bool one_at_a_time(struct raw *r, void *arg) {
     RAW(raw_accept(r));
     RAW(raw_greet(r, &(struct raw_settings){.max_streams = 1}));
     for (unsigned i = 0; i < 4; i++) {
-        struct raw_in in;
-
         RAW(raw_request(r, &stream));
         RAW(raw_body(r, stream, NULL, 0, &len));
-        /* A PING makes a round trip: a request that was on its way would be seen before its answer.
-         */
-        RAW(raw_frame(r, RAW_PING, 0, 0, "12345678", 8));
-        do {
-            RAW(raw_next(r, &in));
-            RAW(in.type != RAW_HEADERS);
-        } while (in.type != RAW_PING);
+        RAW(raw_quiet(r)); /* no other request is on its way */
         RAW(raw_ok_headers(r, stream));
         RAW(raw_trailers(r, stream, "0", NULL));
     }
