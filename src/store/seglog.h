@@ -235,7 +235,6 @@ struct oc_seglog {
     struct oc_file *clock_file;
     uint64_t clock_sequence;
     uint64_t clock_ceiling; /* the last one written */
-    uint64_t jump_version;  /* where this process' versions begin, if that was ahead of the clock */
 
     pthread_mutex_t val_mu;
     struct oc_idvec unsynced_values;

@@ -1,10 +1,11 @@
 /* Versions and time.
  *
  * The file CLOCK holds the ceiling of versions (core/seglog/hlc.h) and, behind each of its slots,
- * what is known of time: after a start that found the ceiling above the wall clock, versions run
- * ahead of it for up to a minute. Expiry must not, or objects would die early; so the highest wall
- * clock seen is kept beside the ceiling, and the newest version counts as a clock reading only if
- * it is none of those that ran ahead. */
+ * the highest wall clock seen. Expiry goes by that and never by versions: after a start that found
+ * the ceiling above the wall clock they run ahead of it, and objects would die early. A clock that
+ * is set back between two processes can therefore show again what expired since CLOCK was last
+ * written (a minute at most), but never what was removed: expired objects are removed only once the
+ * time that condemned them is durable (I23). */
 #include <string.h>
 
 #include "base/check.h"
@@ -14,24 +15,17 @@
 
 #define TIME_MAGIC UINT64_C(0x31454d4954434f) /* "OCTIME1" */
 #define TIME_AT    64u                        /* behind the start of a slot */
-#define AHEAD_SLACK_US                                                                             \
-    UINT64_C(1000000) /* versions given while ahead count up, 256 a microsecond */
 
 struct time_slot {
     uint64_t magic;
     uint64_t sequence;
-    uint64_t wall_us;      /* the highest wall clock seen */
-    uint64_t jump_version; /* 0, or where versions that are ahead of the wall clock begin */
-    uint32_t format;       /* of the directory */
+    uint64_t wall_us; /* the highest wall clock seen */
+    uint32_t format;  /* of the directory */
     uint32_t crc;
 };
-static_assert(sizeof(struct time_slot) == 40, "disk layout");
+static_assert(sizeof(struct time_slot) == 32, "disk layout");
 
 #define FILE_BYTES (OC_CLOCK_STRIDE + TIME_AT + sizeof(struct time_slot))
-
-static uint64_t us_of_version(uint64_t version) {
-    return version >> 8;
-}
 
 static void time_seen(struct oc_seglog *log, uint64_t wall_us) {
     uint64_t seen = atomic_load_explicit(&log->time_us, memory_order_relaxed);
@@ -62,7 +56,6 @@ static int write_clock(struct oc_seglog *log, uint64_t ceiling, struct oc_error 
     struct time_slot t = {.magic = TIME_MAGIC,
                           .sequence = slot.sequence,
                           .wall_us = atomic_load(&log->time_us),
-                          .jump_version = log->jump_version,
                           .format = OC_FORMAT_VERSION};
     struct iovec iov = {bytes, sizeof bytes};
 
@@ -146,19 +139,6 @@ static int read_clock(struct oc_seglog *log, struct oc_clock_slot *slot, struct 
     return 0;
 }
 
-/* From what earlier processes left: how late it was at least. */
-static void restore_time(struct oc_seglog *log, const struct time_slot *t,
-                         uint64_t newest_version) {
-    time_seen(log, t->wall_us);
-    uint64_t newest_us = us_of_version(newest_version);
-    bool ahead =
-        t->jump_version != 0 && newest_us <= us_of_version(t->jump_version) + AHEAD_SLACK_US;
-
-    if (!ahead) {
-        time_seen(log, newest_us);
-    }
-}
-
 int oc_vclock_open(struct oc_seglog *log, uint64_t newest_version, struct oc_error *err) {
     struct oc_now now = oc_clock_now(log->cfg.clock);
     struct oc_clock_slot slot;
@@ -175,13 +155,12 @@ int oc_vclock_open(struct oc_seglog *log, uint64_t newest_version, struct oc_err
     pthread_mutex_lock(&log->clock_mu);
     rc = read_clock(log, &slot, &t, err);
     if (rc == 0) {
-        restore_time(log, &t, newest_version);
+        time_seen(log, t.wall_us);
         log->clock_sequence = slot.sequence > t.sequence ? slot.sequence : t.sequence;
         oc_hlc_resume(&log->hlc, slot.ceiling);
         oc_hlc_see(&log->hlc, newest_version);
         log->last_written = newest_version;
         (void)oc_vclock_time_s(log, &now);
-        log->jump_version = log->hlc.last > oc_hlc_at(now.wall_ns) ? log->hlc.last : 0;
         /* Distinct for every start, whatever the seed: salts and file ids are never repeated. */
         oc_rng_init(&log->rng, log->cfg.seed ^ (log->hlc.last * UINT64_C(0x9e3779b97f4a7c15)));
         atomic_store(&log->next_file, log->hlc.last > oc_hlc_at(now.wall_ns)
