@@ -466,7 +466,10 @@ static void response_not_read(void **state) {
     (void)down(&h, 1000000000);
     h2c_step(&h, 0);
     wait_for(atomic_load(&rig->svc.closed) == 1);
-    assert_int_equal(atomic_load(&rig->svc.last_closed_code), OC_E_CANCELLED);
+    /* The connection's limit and the stream's are the same here: a slow machine may see either
+     * first. */
+    int code = atomic_load(&rig->svc.last_closed_code);
+    assert_true(code == OC_E_CANCELLED || code == OC_E_DEADLINE);
     assert_int_equal(rig_stats(rig).stalled_closed, 1);
     wait_for(rig_stats(rig).connections == 0);
     h2c_close(&h);
