@@ -1,7 +1,5 @@
 /* Calls of the gRPC client against scripted servers: framing at any split, statuses of every
- * origin, flow control in both directions, deadlines, cancelling. */
-#include <sched.h>
-#include <stdatomic.h>
+ * origin, deadlines, cancelling. */
 #include <stdio.h>
 
 #include "fixture.h"
