@@ -110,7 +110,7 @@ static void channel_connect(struct oc_channel *ch) {
 void client_channel_ready(struct oc_channel *ch, struct client_conn *conn) {
     if (!conn->ready) {
         conn->ready = true;
-        (void)oc_timer_start(&conn->timer, ch->cfg.keepalive_ms, 0);
+        (void)oc_timer_start(&conn->timer, ch->cfg.keepalive_ms, 0); /* it runs: has room */
         if (ch->current == conn) {
             ch->state = OC_CHANNEL_READY;
         }

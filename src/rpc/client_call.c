@@ -591,6 +591,7 @@ static void deliver_whole(struct oc_client_call *call, const struct oc_grpc_piec
 
 static void deliver(struct oc_client_call *call, const struct oc_grpc_piece *piece) {
     if (piece->compressed) {
+        client_conn_consume(call->conn, call->stream_id, piece->bytes.len);
         client_call_end(call, OC_E_UNIMPLEMENTED, NGHTTP2_CANCEL,
                         "compressed response although none was asked for");
     } else if (call->events->piece != NULL) {
@@ -612,18 +613,17 @@ void client_call_on_data(struct oc_client_call *call, const uint8_t *p, size_t l
         size_t before = in.len;
 
         rv = oc_grpc_reader_next(&call->reader, &in, &piece);
+        /* What is no payload is ours to consume, also of what ends the call: the connection's
+         * window is shared with the others. */
+        client_conn_consume(conn, call->stream_id,
+                            before - in.len - (rv > 0 ? piece.bytes.len : 0));
         if (rv == OC_E_EXHAUSTED) {
             client_call_end(call, rv, NGHTTP2_CANCEL,
                             "received message larger than max (%u vs. %llu)", piece.message_len,
                             (unsigned long long)call->ch->cfg.max_message_bytes);
         } else if (rv < 0) {
             client_call_end(call, OC_E_INTERNAL, NGHTTP2_CANCEL, "malformed response framing");
-        } else {
-            /* What is no payload is ours to consume. */
-            client_conn_consume(conn, call->stream_id,
-                                before - in.len - (rv > 0 ? piece.bytes.len : 0));
-        }
-        if (rv > 0) {
+        } else if (rv > 0) {
             deliver(call, &piece);
         }
     }

@@ -445,10 +445,10 @@ static void on_timer(struct oc_timer *timer) {
                          (unsigned long long)cfg->keepalive_timeout_ms);
     } else if (silent_ms >= cfg->keepalive_ms) {
         conn->ping_out = nghttp2_submit_ping(conn->session, NGHTTP2_FLAG_NONE, NULL) == 0;
-        (void)oc_timer_start(&conn->timer, cfg->keepalive_timeout_ms, 0);
+        (void)oc_timer_start(&conn->timer, cfg->keepalive_timeout_ms, 0); /* it ran: has room */
         client_conn_dirty(conn);
     } else {
-        (void)oc_timer_start(&conn->timer, cfg->keepalive_ms - silent_ms, 0);
+        (void)oc_timer_start(&conn->timer, cfg->keepalive_ms - silent_ms, 0); /* as above */
     }
 }
 
