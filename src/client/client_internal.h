@@ -23,7 +23,9 @@
 #define CL_BLOCK_BYTES    (256u << 10) /* pieces of a value from a reader */
 #define CL_BLOCKS         4u           /* of them per upload */
 #define CL_SMALL_MESSAGE  1000u        /* encoded on the stack and copied */
+#define CL_LIST_ENTRIES   (1u << 20)   /* in a page; servers send a thousand */
 #define CL_TOPOLOGY_BYTES (16u << 20)
+#define CL_TOPOLOGY_NODES 4096u
 
 enum cl_kind {
     CL_PUT,

@@ -165,7 +165,9 @@ static int list_measure(struct oc_span message, bool with_values, struct list_si
 
     *ret = (struct list_size){0, 1};
     while ((rv = next_entry(&r, with_values, &kv)) > 0) {
-        ret->count++;
+        if (++ret->count > CL_LIST_ENTRIES) {
+            return OC_E_INVALID; /* two bytes make an entry, which takes many times that here */
+        }
         ret->bytes += kv.key.len + 1 + kv.value.len; /* all within the message: cannot overflow */
     }
     ret->bytes += r.continuation_token.len;
@@ -190,7 +192,7 @@ struct ocache_list *cl_list_parse(struct oc_span message, bool with_values) {
         return NULL;
     }
     struct ocache_list *list = malloc(sizeof *list + size.count * sizeof(struct ocache_entry) +
-                                      size.bytes); /* a few times the message at most */
+                                      size.bytes); /* both bounded: see list_measure */
     if (list == NULL) {
         return NULL;
     }
@@ -282,6 +284,12 @@ static bool copy_topology(const Cache__ClusterTopology *from, struct topology *t
     return true;
 }
 
+/* The tokens of every node are looked for among those of all. */
+static bool too_many_nodes(const Cache__ClusterTopology *t) {
+    return t->n_nodes > CL_TOPOLOGY_NODES ||
+           (t->ring_config != NULL && t->ring_config->n_node_tokens > CL_TOPOLOGY_NODES);
+}
+
 int cl_topology_parse(struct oc_span message, struct ocache_topology **ret, char *text,
                       size_t text_size) {
     if (message.len > CL_TOPOLOGY_BYTES) {
@@ -300,6 +308,9 @@ int cl_topology_parse(struct oc_span message, struct ocache_topology **ret, char
     if (m->topology == NULL || m->error[0] != 0) {
         (void)snprintf(text, text_size, "%s", m->error[0] != 0 ? m->error : "no topology");
         rv = OC_E_PRECONDITION;
+    } else if (too_many_nodes(m->topology)) {
+        (void)snprintf(text, text_size, "topology of more than %u nodes", CL_TOPOLOGY_NODES);
+        rv = OC_E_EXHAUSTED;
     } else {
         struct topology *t = calloc(1, sizeof *t);
 
