@@ -51,7 +51,7 @@ struct ocache_node_config {
     unsigned workers;         /* event loops; 0: as many as CPUs may be used (cgroup, affinity) */
     unsigned max_connections; /* 0: 16384 per port */
     unsigned max_streams;     /* per connection; 0: 1024 */
-    /* Against peers that are slow or mean harm; 0: what the brackets say. docs/limits.md */
+    /* Against peers that are slow or mean harm; 0: what the brackets say. docs/configuration.md */
     uint64_t receive_bytes;    /* [256 MiB] request bytes not processed yet, of all connections */
     uint64_t max_header_bytes; /* [32 KiB] of one request */
     uint64_t handshake_timeout_ms;  /* [10000] over the head of a request, the first included */
