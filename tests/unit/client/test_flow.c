@@ -270,12 +270,53 @@ static void test_pieces_hold_the_window(void **state) {
     assert_true(raw_stop(r));
 }
 
+/* ---- what ends a call does not cost the connection its window ---- */
+
+#define REFUSED_CALLS   12
+#define REFUSED_PAYLOAD 16000u
+
+static bool compressed_answers(struct raw *r, void *arg) {
+    static uint8_t frame[5 + REFUSED_PAYLOAD] = {1, 0, 0, REFUSED_PAYLOAD >> 8,
+                                                 REFUSED_PAYLOAD & 0xff};
+    struct raw_in in;
+    uint32_t stream;
+
+    (void)arg;
+    RAW(raw_accept(r));
+    RAW(raw_greet(r, NULL));
+    for (int i = 0; i < REFUSED_CALLS; i++) {
+        RAW(raw_request(r, &stream));
+        RAW(raw_ok_headers(r, stream));
+        RAW(raw_frame(r, RAW_DATA, 0, stream, frame, sizeof frame));
+        RAW(raw_expect(r, RAW_RST, &in));
+        RAW(in.stream == stream);
+    }
+    return true;
+}
+
+/* More than the connection's window in all: one that shrank would end the connection. */
+static void test_refused_answers_give_the_window_back(void **state) {
+    struct raw *r = raw_start(compressed_answers, NULL, 0);
+    struct fx fx;
+    struct fx_call c;
+
+    (void)state;
+    fx_open(&fx, raw_addr(r), (struct oc_channel_config){.connection_window = 65535});
+    for (int i = 0; i < REFUSED_CALLS; i++) {
+        fx_call_start(&fx, &c, 0, "q");
+        fx_expect(&c, OC_E_UNIMPLEMENTED, "compressed");
+    }
+    fx_close(&fx);
+    assert_true(raw_stop(r));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_big_request),
         cmocka_unit_test(test_window_of_one_byte),
         cmocka_unit_test(test_early_refusal_releases_the_bytes),
         cmocka_unit_test(test_pieces_hold_the_window),
+        cmocka_unit_test(test_refused_answers_give_the_window_back),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
