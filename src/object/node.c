@@ -22,6 +22,8 @@
 #define TICK_IDLE_MS    1000u
 /* After the drain: what movers still do for calls that were cut off. */
 #define QUIESCE_MS 10000u
+/* Longer waits are as good as without end, and must not pass the end of the clock. */
+#define TIMEOUT_MAX_MS (UINT64_C(1) << 40)
 
 struct worker {
     struct ocache_local_node *node;
@@ -241,7 +243,8 @@ static void *background_main(void *arg) {
 
 int ocache_node_wait_loaded(struct ocache_local_node *n, uint64_t timeout_ms,
                             struct ocache_error *err) {
-    uint64_t deadline = mono_ns(n) + timeout_ms * OC_NS_PER_MS;
+    uint64_t wait_ms = timeout_ms < TIMEOUT_MAX_MS ? timeout_ms : TIMEOUT_MAX_MS;
+    uint64_t deadline = mono_ns(n) + wait_ms * OC_NS_PER_MS;
     bool in_time = true;
     int r = 0;
 
@@ -667,6 +670,7 @@ int ocache_node_stop(struct ocache_local_node *n, uint64_t timeout_ms) {
     bool serving = n->svc != NULL && n->worker_count > 0 && n->workers[0].started &&
                    n->workers[0].start_result == 0;
 
+    timeout_ms = timeout_ms < TIMEOUT_MAX_MS ? timeout_ms : TIMEOUT_MAX_MS;
     pthread_mutex_lock(&n->lock);
     n->stopping = true;
     if (n->svc != NULL) {

@@ -65,7 +65,7 @@ static struct ocache_local_node *start(const struct ocache_node_config *cfg) {
 static void wait_loaded(struct ocache_local_node *node) {
     struct ocache_error err = {0};
 
-    if (ocache_node_wait_loaded(node, 30000, &err) != 0) {
+    if (ocache_node_wait_loaded(node, UINT64_MAX, &err) != 0) {
         fail_msg("%s", err.message);
     }
 }
