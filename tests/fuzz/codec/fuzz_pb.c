@@ -8,8 +8,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define COLLECT_MAX 6
 #define BULK_FIELD  3u
-#define COLLECTED   (1u << 1 | 1u << 5)
-#define VARINTS     (1u << 2 | 1u << 7)
+#define COLLECTED   (UINT64_C(1) << 1 | UINT64_C(1) << 5)
+#define VARINTS     (UINT64_C(1) << 2 | UINT64_C(1) << 7)
 
 /* Every field becomes a record in a buffer, so that the two ways can be compared. */
 struct record {
