@@ -455,6 +455,13 @@ static void response_without_window(void **state) {
 
 /* Nothing is read from the socket at all: the connection is cut. */
 static void response_not_read(void **state) {
+#ifdef __SANITIZE_THREAD__
+    /* It hangs on how fast a gigabyte is queued; an instrumented server on a busy machine is too
+     * slow. */
+    (void)state;
+    print_message("SKIPPED: rpc response_not_read under the thread sanitizer\n");
+    skip();
+#else
     struct h2c_options o = {.initial_window = 0x7fffffff};
     struct rig *rig = *state;
     struct h2c h;
@@ -473,6 +480,7 @@ static void response_not_read(void **state) {
     assert_int_equal(rig_stats(rig).stalled_closed, 1);
     wait_for(rig_stats(rig).connections == 0);
     h2c_close(&h);
+#endif
 }
 
 static void keepalive(void **state) {
