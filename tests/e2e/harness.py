@@ -59,7 +59,7 @@ def stubs():
     return ns
 
 
-def wait_for(condition, timeout_s=10.0, what="condition"):
+def wait_for(condition, timeout_s=60.0, what="condition"):
     """Polls until `condition` returns something true, and returns that."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -71,7 +71,7 @@ def wait_for(condition, timeout_s=10.0, what="condition"):
         time.sleep(0.01)
 
 
-def http_get(url, timeout_s=5.0, method="GET"):
+def http_get(url, timeout_s=30.0, method="GET"):
     """(status, headers, body) whatever the status."""
     request = urllib.request.Request(url, method=method)
     try:
@@ -183,7 +183,7 @@ class Node:
         return [binary(), "-disk", self.directory, "-listen-addr", "127.0.0.1:0",
                 "-listen-http", "127.0.0.1:0", "-ports-file", self.ports_path] + self.args
 
-    def start(self, wait_ready=True, timeout_s=30.0):
+    def start(self, wait_ready=True, timeout_s=90.0):
         assert self.process is None
         command = self.command()
         if os.path.exists(self.ports_path):
@@ -223,12 +223,12 @@ class Node:
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)
 
-    def wait(self, timeout_s=30.0):
+    def wait(self, timeout_s=90.0):
         code = self.process.wait(timeout_s)
         self.process = None
         return code
 
-    def stop(self, timeout_s=30.0):
+    def stop(self, timeout_s=90.0):
         """SIGTERM; returns the exit code."""
         self.signal()
         code = self.wait(timeout_s)
@@ -288,7 +288,7 @@ class Node:
         return segments, values, others
 
 
-def run(*args, timeout_s=20.0, env=None):
+def run(*args, timeout_s=60.0, env=None):
     """Run the binary to its end: (exit code, stdout, stderr)."""
     done = subprocess.run([binary(), *args], capture_output=True, text=True, timeout=timeout_s, env=env,
                           stdin=subprocess.DEVNULL)

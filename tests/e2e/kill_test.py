@@ -225,7 +225,7 @@ def verify(node, model):
                           f"readable but not listed: {sorted(set(present) - set(listed))}")
     # What nothing names any more goes once its successor is durable, a tick or two after the start.
     try:
-        wait_for(lambda: len(node.disk_files()[1]) == large, 20, "value files without an owner to go")
+        wait_for(lambda: len(node.disk_files()[1]) == large, 60, "value files without an owner to go")
     except AssertionError as e:
         raise Failure(f"{len(node.disk_files()[1])} value files for {large} large values") from e
     return present

@@ -55,7 +55,7 @@ def test_empty_standard_input_is_an_empty_value(cli, key):
 
 def test_ttl(cli, client, key):
     cli.ok("put", key + "k", "v", "--ttl", "1")
-    wait_for(lambda: client.find(key + "k") is None, 5, "the expiry")
+    wait_for(lambda: client.find(key + "k") is None, 60, "the expiry")
     assert "NotFound" in cli.fails("get", key + "k")
 
 

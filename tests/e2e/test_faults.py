@@ -69,7 +69,7 @@ def test_E9_full_volume(new_node, small_volume, size):
             except grpc.RpcError as e:
                 assert e.code() == Code.RESOURCE_EXHAUSTED
                 return False
-        wait_for(put_again, 10, "a put to succeed again")
+        wait_for(put_again, 60, "a put to succeed again")
         assert c.get("again") == pattern(size, 7)
     n.kill()
     n.start()
@@ -109,7 +109,7 @@ def test_E9_restart_on_a_full_volume(new_node, small_volume):
                 return True
             except grpc.RpcError:
                 return False
-        wait_for(deleted, 10, "a delete to succeed")
+        wait_for(deleted, 60, "a delete to succeed")
         assert c.find(stored[0][0]) is None
     assert n.stop() == 0
 

@@ -44,7 +44,7 @@ def test_F1_large_value_leaves_no_file_after_delete(node, client, key):
     assert len(node.disk_files()[1]) >= 1
     client.delete(key)
     # The file goes once the deletion is durable; that is background work.
-    wait_for(lambda: not node.disk_files()[1], 15, "the value file to be removed")
+    wait_for(lambda: not node.disk_files()[1], 60, "the value file to be removed")
 
 
 def test_F2_empty_value_is_not_a_miss(client, key):
@@ -242,12 +242,12 @@ def test_F7_cancelled_upload_keeps_the_old_value(node, client, key):
             stop.wait(30)
         call = client.stub.Put.future(messages())
         if sent > CHUNK:
-            wait_for(lambda: new_files(node, before), 10, "the upload's file")
+            wait_for(lambda: new_files(node, before), 60, "the upload's file")
         call.cancel()
         stop.set()
         assert client.get(key) == b"old"
-        wait_for(lambda: not new_files(node, before), 10, "the upload's file to be gone")
-    wait_for(lambda: uploads_left(node) == 0, 10, "the buffers to come back")
+        wait_for(lambda: not new_files(node, before), 60, "the upload's file to be gone")
+    wait_for(lambda: uploads_left(node) == 0, 60, "the buffers to come back")
 
 
 def test_F7_lost_connection_keeps_the_old_value(node, client, key):
@@ -263,14 +263,14 @@ def test_F7_lost_connection_keeps_the_old_value(node, client, key):
             yield pb.PutRequest(data=bytes(CHUNK))
         stop.wait(30)
     call = other.stub.Put.future(messages())
-    wait_for(lambda: new_files(node, before), 10, "the upload's file")
+    wait_for(lambda: new_files(node, before), 60, "the upload's file")
     other.close()
     stop.set()
     with pytest.raises((grpc.RpcError, grpc.FutureCancelledError)):
         call.result(timeout=10)
     assert client.get(key) == b"old"
-    wait_for(lambda: not new_files(node, before), 10, "the upload's file to be gone")
-    wait_for(lambda: uploads_left(node) == 0, 10, "the buffers to come back")
+    wait_for(lambda: not new_files(node, before), 60, "the upload's file to be gone")
+    wait_for(lambda: uploads_left(node) == 0, 60, "the buffers to come back")
 
 
 def test_F7_deadline_during_an_upload(node, client, key):
@@ -285,7 +285,7 @@ def test_F7_deadline_during_an_upload(node, client, key):
     stop.set()
     assert code == Code.DEADLINE_EXCEEDED
     assert client.get(key) == b"old"
-    wait_for(lambda: uploads_left(node) == 0, 10, "the buffers to come back")
+    wait_for(lambda: uploads_left(node) == 0, 60, "the buffers to come back")
 
 
 def expected_range(value, start, end):

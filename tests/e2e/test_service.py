@@ -85,7 +85,7 @@ def test_F14_slow_readers_hold_little_memory(new_node):
         call.cancel()
     for c in clients:
         c.close()
-    wait_for(lambda: n.metrics()['ocache_buffer_used_bytes{size="bulk"}'] == 0, 10, "buffers")
+    wait_for(lambda: n.metrics()['ocache_buffer_used_bytes{size="bulk"}'] == 0, 60, "buffers")
     assert n.stop() == 0
 
 
@@ -103,7 +103,7 @@ def test_F14_slow_writers_hold_little_memory(new_node):
                 yield c.pb.PutRequest(data=b"end")
             calls.append((c, f"k{i}-{k}", c.stub.Put.future(messages())))
     # 200 uploads that hold half a chunk each need more than the 28 MiB of large buffers.
-    wait_for(lambda: n.metrics()["ocache_buffer_waiting"] > 0, 20, "uploads to wait for a buffer")
+    wait_for(lambda: n.metrics()["ocache_buffer_waiting"] > 0, 60, "uploads to wait for a buffer")
     assert n.rss_bytes() - base < 200 * MIB
     with n.client() as c:
         c.put("small", b"still served")
@@ -122,7 +122,7 @@ def test_F14_slow_writers_hold_little_memory(new_node):
     assert done >= 80 and done + refused == 200
     for c in clients:
         c.close()
-    wait_for(lambda: n.metrics()['ocache_buffer_used_bytes{size="bulk"}'] == 0, 10, "buffers")
+    wait_for(lambda: n.metrics()['ocache_buffer_used_bytes{size="bulk"}'] == 0, 60, "buffers")
     assert n.metrics()["ocache_buffer_waiting"] == 0
     assert n.stop() == 0
 
@@ -215,7 +215,7 @@ def test_F16_stop_lets_calls_in_progress_end(new_node):
                 except grpc.RpcError:
                     return True
             return False
-        wait_for(refused, 10, "new calls to be refused")
+        wait_for(refused, 60, "new calls to be refused")
         rest.set()
         assert write.result(timeout=20).success
         got += [m.data for m in read]
@@ -237,7 +237,7 @@ def test_F16_stop_is_bounded(new_node):
             yield c.pb.PutRequest(key="never", data=bytes(MIB))
             stop.wait(60)
         call = c.stub.Put.future(messages())
-        wait_for(lambda: n.disk_files()[1], 10, "the upload's file")
+        wait_for(lambda: n.disk_files()[1], 60, "the upload's file")
         began = time.monotonic()
         n.signal()
         assert n.wait(10) == 0
@@ -262,9 +262,9 @@ def test_F16_second_signal_ends_at_once(new_node):
             yield c.pb.PutRequest(key="never", data=bytes(MIB))
             stop.wait(60)
         call = c.stub.Put.future(messages())
-        wait_for(lambda: n.disk_files()[1], 10, "the upload's file")
+        wait_for(lambda: n.disk_files()[1], 60, "the upload's file")
         n.signal()
-        wait_for(lambda: "stopping" in n.log(), 5, "the stop to begin")
+        wait_for(lambda: "stopping" in n.log(), 60, "the stop to begin")
         n.signal(signal.SIGINT)
         assert n.wait(5) == 1
         stop.set()
@@ -429,7 +429,7 @@ def test_every_sync_mode_serves(new_node, mode):
         if mode == "always":
             assert syncs >= 2
         elif mode == "interval":
-            wait_for(lambda: n.metrics()["ocache_log_syncs_total"] >= 1, 5, "a sync")
+            wait_for(lambda: n.metrics()["ocache_log_syncs_total"] >= 1, 60, "a sync")
     n.kill()
     n.start()
     with n.client() as c:

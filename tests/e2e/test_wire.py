@@ -257,7 +257,7 @@ def test_F7_half_a_message_then_reset(node, client, key):
         c.send(s, message(field(1, key.encode())), end=True)
         assert messages_of(c.finish(s)[0]) == [field(1, b"old")]
     assert client.get(key) == b"old"
-    wait_for(lambda: node.metrics()['ocache_buffer_used_bytes{size="bulk"}'] == 0, 10, "buffers")
+    wait_for(lambda: node.metrics()['ocache_buffer_used_bytes{size="bulk"}'] == 0, 60, "buffers")
 
 
 def test_F7_half_a_message_then_lost_connection(node, client, key):
@@ -268,9 +268,9 @@ def test_F7_half_a_message_then_lost_connection(node, client, key):
         c.send(s, put_request(key, pattern(3 * MIB))[:2 * MIB])
         # RST instead of FIN.
         c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    wait_for(lambda: node.metrics()['ocache_buffer_used_bytes{size="bulk"}'] == 0, 10, "buffers")
+    wait_for(lambda: node.metrics()['ocache_buffer_used_bytes{size="bulk"}'] == 0, 60, "buffers")
     assert client.get(key) == b"old"
-    wait_for(lambda: len(node.disk_files()[1]) == files, 10, "the upload's file to go")
+    wait_for(lambda: len(node.disk_files()[1]) == files, 60, "the upload's file to go")
 
 
 def test_reader_that_vanishes(node, client, key):
@@ -282,8 +282,8 @@ def test_reader_that_vanishes(node, client, key):
             while not any(isinstance(e, h2.events.DataReceived) for e in c.events):
                 assert c.poll() is not None
             c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    wait_for(lambda: node.metrics()['ocache_buffer_used_bytes{size="bulk"}'] == 0, 10, "buffers")
-    wait_for(lambda: node.metrics()["ocache_streams_active"] == 0, 10, "streams")
+    wait_for(lambda: node.metrics()['ocache_buffer_used_bytes{size="bulk"}'] == 0, 60, "buffers")
+    wait_for(lambda: node.metrics()["ocache_streams_active"] == 0, 60, "streams")
 
 
 def test_reader_that_resets_in_the_middle(node, client, key):
@@ -297,7 +297,7 @@ def test_reader_that_resets_in_the_middle(node, client, key):
             c.conn.reset_stream(s, h2.errors.ErrorCodes.CANCEL)
             c.flush()
             c.events.clear()
-    wait_for(lambda: node.metrics()['ocache_buffer_used_bytes{size="bulk"}'] == 0, 10, "buffers")
+    wait_for(lambda: node.metrics()['ocache_buffer_used_bytes{size="bulk"}'] == 0, 60, "buffers")
 
 
 def test_stalled_reader_blocks_nobody(node, client, key):
@@ -375,7 +375,7 @@ def test_many_connections_come_and_go(node, client, key):
     for t in threads:
         t.join(60)
         assert not t.is_alive()
-    wait_for(lambda: node.metrics()["process_open_fds"] <= before + 2, 10, "descriptors to be closed")
+    wait_for(lambda: node.metrics()["process_open_fds"] <= before + 2, 60, "descriptors to be closed")
 
 
 def test_connections_over_the_limit_are_closed(new_node):
