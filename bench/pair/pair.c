@@ -46,7 +46,7 @@ static void die(const char *what) {
     exit(1);
 }
 
-static void send_all(uint16_t port, uint64_t total) {
+static void send_all(uint16_t port, uint64_t total, size_t pool_bytes) {
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in sa = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -58,7 +58,7 @@ static void send_all(uint16_t port, uint64_t total) {
     }
     memset(pool, 'p', POOL);
     for (uint64_t sent = 0; sent < total;) {
-        uint64_t at = sent % POOL;
+        uint64_t at = sent % pool_bytes;
         size_t want = PIECE - at % PIECE;
         ssize_t n = send(fd, pool + at, want < total - sent ? want : total - sent, MSG_NOSIGNAL);
 
@@ -94,6 +94,7 @@ static size_t receive_piece(int fd, uint8_t *buf) {
 
 int main(int argc, char **argv) {
     int to_file = argc == 4 && strcmp(argv[1], "file") == 0;
+    int hot = argc == 3 && strcmp(argv[1], "hot") == 0;
     uint64_t total = argc >= 3 ? strtoull(argv[2], NULL, 10) : 0;
     struct sockaddr_in sa = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof sa;
@@ -101,8 +102,8 @@ int main(int argc, char **argv) {
     int out = -1;
     static uint8_t buf[PIECE];
 
-    if (total == 0 || (!to_file && (argc != 3 || strcmp(argv[1], "socket") != 0))) {
-        fprintf(stderr, "usage: pair socket BYTES | pair file BYTES PATH\n");
+    if (total == 0 || (!to_file && !hot && (argc != 3 || strcmp(argv[1], "socket") != 0))) {
+        fprintf(stderr, "usage: pair socket BYTES | pair hot BYTES | pair file BYTES PATH\n");
         return 2;
     }
     if (to_file && (out = open(argv[3], O_CREAT | O_RDWR | O_TRUNC, 0600)) < 0) {
@@ -114,7 +115,7 @@ int main(int argc, char **argv) {
     }
     pid_t child = fork();
     if (child == 0) {
-        send_all(ntohs(sa.sin_port), total);
+        send_all(ntohs(sa.sin_port), total, hot ? PIECE : POOL);
     }
     int fd = accept(listener, NULL, NULL);
     double begin = now_s(), cpu = cpu_s();
