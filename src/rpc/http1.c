@@ -27,6 +27,11 @@ struct http1 {
     unsigned hosts;
     char name[H1_NAME_BYTES], value[H1_VALUE_BYTES]; /* of the header being read; cut */
     size_t name_len, value_len;                      /* not cut */
+    const char *input, *input_end;                   /* what is being parsed */
+    const char *field_end; /* behind the last byte of the name or value read; `input` when before */
+    bool field_cut;        /* ... which was at the end of the input: it may go on in the next */
+    bool goes_on;          /* that was so at the end of the one before */
+    bool line_ended;       /* a line feed came between the name and its value */
     bool in_message, head_done, expect, expect_unknown, close, draining, failed, paused;
     struct oc_buf out;
     size_t out_sent;
@@ -125,6 +130,19 @@ static void keep_cut(char *dst, size_t cap, size_t have, const char *at, size_t 
     }
 }
 
+/* A field that goes on in the next line is joined by some recipients and not by others. The parser
+ * joins; it shows by a gap between the parts that it hands out. */
+static void see_gap(struct http1 *h1, const char *upto) {
+    size_t len = (size_t)(upto - h1->field_end);
+
+    h1->line_ended |= len > 0 && memchr(h1->field_end, '\n', len) != NULL;
+}
+
+static void see_part(struct http1 *h1, const char *at, size_t len) {
+    h1->field_end = at + len;
+    h1->field_cut = h1->field_end == h1->input_end;
+}
+
 static int on_field(llhttp_t *parser, const char *at, size_t len) {
     struct http1 *h1 = self(parser);
 
@@ -133,12 +151,23 @@ static int on_field(llhttp_t *parser, const char *at, size_t len) {
     }
     keep_cut(h1->name, sizeof h1->name, h1->name_len, at, len);
     h1->name_len += len;
+    h1->line_ended = false;
+    see_part(h1, at, len);
     return count_head(h1, len);
 }
 
 static int on_value(llhttp_t *parser, const char *at, size_t len) {
     struct http1 *h1 = self(parser);
 
+    bool goes_on =
+        h1->field_end == h1->input ? h1->goes_on && at == h1->input : at == h1->field_end;
+    if (len > 0) {
+        see_gap(h1, at);
+        if (h1->line_ended || (h1->value_len > 0 && !goes_on)) {
+            return fail(h1, 400, "a header field goes on in the next line");
+        }
+        see_part(h1, at, len);
+    }
     keep_cut(h1->value, sizeof h1->value, h1->value_len, at, len);
     h1->value_len += len;
     return count_head(h1, len);
@@ -162,6 +191,9 @@ static bool same_nocase(const char *p, size_t len, const char *lower) {
 static int on_value_complete(llhttp_t *parser) {
     struct http1 *h1 = self(parser);
 
+    if (h1->name_len == 0) {
+        return fail(h1, 400, "a header field has no name");
+    }
     if (!h1->head_done) { /* trailers only count */
         if (same_nocase(h1->name, h1->name_len, "host")) {
             h1->hosts++;
@@ -302,9 +334,16 @@ static void parser_failed(struct http1 *h1, llhttp_errno_t e) {
 static void parse(struct http1 *h1, struct oc_span bytes) {
     struct server_conn *conn = h1->conn;
 
+    h1->input = h1->field_end = (const char *)bytes.p;
+    h1->input_end = h1->input + bytes.len;
+    h1->goes_on = h1->field_cut;
+    h1->field_cut = false;
     conn->in_recv = true;
     llhttp_errno_t e = llhttp_execute(&h1->parser, (const char *)bytes.p, bytes.len);
     conn->in_recv = false;
+    if (e == HPE_OK && h1->name_len > 0 && h1->value_len == 0) {
+        see_gap(h1, h1->input_end);
+    }
     if (e == HPE_OK || h1->failed || conn->ending) {
         return;
     }
