@@ -318,6 +318,12 @@ static void quick(struct rig *rig) {
     rig_start(rig);
 }
 
+/* Only bodies and responses are in a hurry: on a slow machine a request may take long to arrive. */
+static void quick_stall(struct rig *rig) {
+    rig->cfg.stall_ms = 400;
+    rig_start(rig);
+}
+
 static void handshake_timeout(void **state) {
     static const struct {
         const char *bytes;
@@ -383,7 +389,7 @@ static void stalled_bodies(void **state) {
     struct rig *rig = *state;
     struct h2c h;
 
-    quick(rig);
+    quick_stall(rig);
     h2c_open(&h, rig->port, NULL);
     struct h2c_stream *unary = h2c_grpc(&h, "/t.Test/Unary", NULL, "\0\0\0\1\0abc", 8, 0, true);
     struct h2c_stream *pieces = h2c_grpc(&h, "/t.Test/Count", NULL, "\0\0\0\1\0abc", 8, 0, true);
@@ -411,7 +417,7 @@ static void slow_drip(void **state) {
     struct rig *rig = *state;
     struct h2c h;
 
-    quick(rig);
+    quick_stall(rig);
     h2c_open(&h, rig->port, NULL);
     struct h2c_stream *st = h2c_grpc(&h, "/t.Test/Unary", NULL, "\0\0\1\0\0", 5, 0, true);
     uint64_t end_ms = rig_now_ms() + RIG_DEADLINE_MS;
@@ -440,7 +446,7 @@ static void response_without_window(void **state) {
     struct rig *rig = *state;
     struct h2c h;
 
-    quick(rig);
+    quick_stall(rig);
     h2c_open(&h, rig->port, &o);
     struct h2c_stream *st = down(&h, 10000000);
     st->hold_window = true;
@@ -454,19 +460,13 @@ static void response_without_window(void **state) {
 }
 
 /* Nothing is read from the socket at all: the connection is cut. */
+#ifndef __SANITIZE_THREAD__
 static void response_not_read(void **state) {
-#ifdef __SANITIZE_THREAD__
-    /* It hangs on how fast a gigabyte is queued; an instrumented server on a busy machine is too
-     * slow. */
-    (void)state;
-    print_message("SKIPPED: rpc response_not_read under the thread sanitizer\n");
-    skip();
-#else
     struct h2c_options o = {.initial_window = 0x7fffffff};
     struct rig *rig = *state;
     struct h2c h;
 
-    quick(rig);
+    quick_stall(rig);
     h2c_open(&h, rig->port, &o);
     assert_int_equal(nghttp2_session_set_local_window_size(h.s, 0, 0, 0x7fffffff), 0);
     h2c_wait(&h, h.settings_seen);
@@ -480,8 +480,8 @@ static void response_not_read(void **state) {
     assert_int_equal(rig_stats(rig).stalled_closed, 1);
     wait_for(rig_stats(rig).connections == 0);
     h2c_close(&h);
-#endif
 }
+#endif
 
 static void keepalive(void **state) {
     struct h2c_options deaf = {.no_ping_ack = true};
@@ -529,7 +529,11 @@ int main(void) {
         T(stalled_bodies),
         T(slow_drip),
         T(response_without_window),
+#ifndef __SANITIZE_THREAD__
+        /* An instrumented server is too slow to fill the kernel's buffers in time on a busy
+           machine. */
         T(response_not_read),
+#endif
         T(keepalive),
     };
 
