@@ -149,12 +149,13 @@ def test_readers_that_do_not_take_what_they_asked_for(new_node, how):
                 p.send(window_update(0, (1 << 31) - 1 - 65535))
             p.send(calls(GET, streams, body=grpc_message(field(1, b"big"))))
         if how == "a byte of window":
-            for _ in range(100):
+            for _ in range(300):
                 for p in peers:
                     p.send(b"".join(window_update(2 * i + 1, 1) for i in range(streams)))
                 time.sleep(0.03)  # the pace of the attack
-                if s.counted(STALLED) > streams:
+                if s.counted(STALLED) >= 5:
                     break
+            assert s.counted(STALLED) >= 5  # while the drip went on
         # Of what is asked for 80 buffers' worth is read at a time.
         s.wait_counted(STALLED, 5)
         wait_for(lambda: n.metrics()['ocache_buffer_used_bytes{size="bulk"}'] == 0, 30, "the buffers")
@@ -345,7 +346,7 @@ FLOODS = {
 
 @pytest.mark.parametrize("kind", FLOODS)
 def test_flood_is_cut(new_node, kind):
-    """Each costs its sender the connection, and the server less than 2 s of CPU for ten of them."""
+    """Each costs its sender the connection, and the server less than half a second of CPU for ten of them."""
     n = new_node()
     with Siege(n, connections=10) as s:
         before = n.cpu_seconds()
@@ -358,7 +359,7 @@ def test_flood_is_cut(new_node, kind):
         s.wait_counted(ERRORS, 10)
         s.wait_alone()
         rounds = s.bystander.rounds - idle
-        assert sanitized(n) or used < 2 + rounds * 0.005
+        assert sanitized(n) or used < 0.5 + rounds * 0.002, (used, rounds)
 
 
 def test_steady_settings_are_cut(new_node):
@@ -494,13 +495,9 @@ def test_one_bad_head_costs_one_stream(new_node):
     with Peer(n.grpc_port) as p:
         p.send(frame(HEADERS, END_HEADERS, 1, request(GET) + literal("Upper", "x")))
         assert p.answer(1).reset == PROTOCOL_ERROR
-        end = time.monotonic() + 1.5
-        stream = 3
-        while time.monotonic() < end:
-            p.call(stream, GET, field(1, b"nothing"))
-            assert p.answer(stream).status == 5
-            stream += 2
-            time.sleep(0.05)  # the time that must pass
+        time.sleep(1)  # the time that must pass; another head would begin it anew
+        p.call(3, GET, field(1, b"nothing"))
+        assert p.answer(3).status == 5
     assert n.stop() == 0
 
 
