@@ -34,8 +34,59 @@ static void want_timer(struct oc_svc_worker *w) {
     }
 }
 
+/* ---- the workers' shares in a pool ---- */
+
+static struct oc_svc_share *share_of(const struct oc_svc *s, unsigned worker,
+                                     enum oc_svc_block size) {
+    return &s->shares[worker * OC_SVC_BLOCKS + size];
+}
+
+static uint64_t served(const struct oc_svc_share *share) {
+    return atomic_load_explicit(&share->served, memory_order_relaxed);
+}
+
+/* The least that another worker with waiters was served; UINT64_MAX: no other has any. */
+static uint64_t least_of_others(const struct oc_svc_worker *w, enum oc_svc_block size) {
+    const struct oc_svc *s = w->svc;
+    uint64_t least = UINT64_MAX;
+
+    if (atomic_load_explicit(&s->waiting, memory_order_relaxed) == 0) {
+        return least; /* the usual case */
+    }
+    for (unsigned i = 0; i < s->cfg.workers; i++) {
+        const struct oc_svc_share *share = share_of(s, i, size);
+
+        if (i != w->index && atomic_load_explicit(&share->waiting, memory_order_relaxed) > 0 &&
+            served(share) < least) {
+            least = served(share);
+        }
+    }
+    return least;
+}
+
+/* Buffers come back where they were used, so without turns a worker whose peers take the most would
+ * keep them all. Who is not at its turn leaves the buffer to the other, which looks within
+ * RETRY_MS. */
+static bool my_turn(const struct oc_svc_worker *w, enum oc_svc_block size) {
+    return served(share_of(w->svc, w->index, size)) <= least_of_others(w, size);
+}
+
+static void join(struct oc_svc_worker *w, enum oc_svc_block size) {
+    struct oc_svc_share *share = share_of(w->svc, w->index, size);
+    uint64_t least = least_of_others(w, size);
+
+    /* Nobody saves up turns while it has no use for them. */
+    if (oc_list_empty(&w->waiting[size]) && least != UINT64_MAX && served(share) < least) {
+        atomic_store_explicit(&share->served, least, memory_order_relaxed);
+    }
+    atomic_fetch_add_explicit(&share->waiting, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&w->svc->waiting, 1, memory_order_relaxed);
+}
+
+/* ---- buffers ---- */
+
 struct oc_block *oc_svc_block_get(struct oc_svc_worker *w, enum oc_svc_block size) {
-    if (!oc_list_empty(&w->waiting[size])) {
+    if (!oc_list_empty(&w->waiting[size]) || least_of_others(w, size) != UINT64_MAX) {
         return NULL;
     }
     return oc_block_get(w->svc->pools[size]);
@@ -56,6 +107,8 @@ static void leave(struct oc_svc_worker *w, struct oc_svc_waiter *waiter) {
     oc_list_remove(&waiter->link);
     --*waiter->others;
     w->waiting_count--;
+    atomic_fetch_sub_explicit(&share_of(w->svc, w->index, waiter->size)->waiting, 1,
+                              memory_order_relaxed);
     atomic_fetch_sub_explicit(&w->svc->waiting, 1, memory_order_relaxed);
     oc_svc_count(w->svc, OC_SVC_X_buffer_waiting, -1);
 }
@@ -90,6 +143,7 @@ int oc_svc_wait(struct oc_svc_worker *w, struct oc_svc_waiter *waiter, const str
     oc_svc_count(w->svc, OC_SVC_X_buffer_waits, 1);
     waiter->size = size;
     waiter->dropped = false;
+    join(w, size);
     waiter->deadline_ns = oc_loop_now(w->loop).mono_ns + w->svc->cfg.wait_ms * OC_NS_PER_MS;
     before = list->prev;
     while (before != list && waiter_of(before)->round > waiter->round) {
@@ -98,7 +152,6 @@ int oc_svc_wait(struct oc_svc_worker *w, struct oc_svc_waiter *waiter, const str
     oc_list_insert_before(before->next, &waiter->link);
     ++*waiter->others;
     w->waiting_count++;
-    atomic_fetch_add_explicit(&w->svc->waiting, 1, memory_order_relaxed);
     oc_svc_count(w->svc, OC_SVC_X_buffer_waiting, 1);
     want_timer(w);
     return 0;
@@ -158,7 +211,7 @@ static void serve(struct oc_svc_worker *w, enum oc_svc_block size, uint64_t now_
     struct oc_list *list = &w->waiting[size];
     struct oc_svc_waiter *late;
 
-    for (size_t n = w->waiting_count; n > 0 && !oc_list_empty(list); n--) {
+    for (size_t n = w->waiting_count; n > 0 && !oc_list_empty(list) && my_turn(w, size); n--) {
         struct oc_svc_waiter *waiter = waiter_of(list->next);
         struct oc_block *block = oc_block_get(w->svc->pools[size]);
 
@@ -166,6 +219,8 @@ static void serve(struct oc_svc_worker *w, enum oc_svc_block size, uint64_t now_
             break;
         }
         oc_svc_wait_cancel(w, waiter);
+        atomic_fetch_add_explicit(&share_of(w->svc, w->index, size)->served, 1,
+                                  memory_order_relaxed);
         waiter->got(waiter, block);
     }
     while ((late = overdue(list, now_ns)) != NULL) {

@@ -35,12 +35,19 @@ static_assert(OC_SVC_BULK_BLOCK >= OC_CHUNK_HEADER_BYTES + OC_CHUNK_BYTES,
 
 enum oc_svc_load { OC_SVC_LOAD_RUNS, OC_SVC_LOADED, OC_SVC_LOAD_FAILED };
 
+/* What a worker's waiters for one size of buffer got of the pool that all workers share. */
+struct oc_svc_share {
+    _Atomic unsigned waiting;
+    _Atomic uint64_t served; /* while others wait, who has the least is next */
+};
+
 struct oc_svc {
     struct oc_svc_config cfg;
     _Atomic int phase;
     struct oc_blockpool *pools[OC_SVC_BLOCKS];
-    struct oc_budget keys;    /* long keys of calls in progress */
-    _Atomic unsigned waiting; /* operations that wait for a buffer, of all workers */
+    struct oc_budget keys;       /* long keys of calls in progress */
+    _Atomic unsigned waiting;    /* operations that wait for a buffer, of all workers */
+    struct oc_svc_share *shares; /* cfg.workers times OC_SVC_BLOCKS of them */
     struct oc_movers *read_movers;
     struct oc_movers *bulk_movers;
     struct oc_movers *commit_movers; /* NULL unless sync is ALWAYS */

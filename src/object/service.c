@@ -104,10 +104,13 @@ int oc_svc_new(const struct oc_svc_config *cfg, struct oc_svc **ret, struct oc_e
     s->pools[OC_SVC_BULK] = oc_blockpool_new(OC_SVC_BULK_BLOCK, s->cfg.buffer_bytes / 8 * 5);
     oc_budget_init(&s->keys, s->cfg.buffer_bytes / 8);
     s->workers = (struct oc_svc_worker **)calloc(cfg->workers, sizeof *s->workers);
+    s->shares =
+        (struct oc_svc_share *)calloc((size_t)cfg->workers * OC_SVC_BLOCKS, sizeof *s->shares);
     pthread_mutex_init(&s->attached, NULL);
     int r = 0;
     if (s->pools[OC_SVC_SMALL] == NULL || s->pools[OC_SVC_LARGE] == NULL ||
-        s->pools[OC_SVC_BULK] == NULL || s->workers == NULL || oc_svc_metrics_new(s) != 0) {
+        s->pools[OC_SVC_BULK] == NULL || s->workers == NULL || s->shares == NULL ||
+        oc_svc_metrics_new(s) != 0) {
         r = oc_error_set(err, OC_E_EXHAUSTED, "out of memory for the object service");
     }
     if (r == 0) {
@@ -137,6 +140,7 @@ void oc_svc_free(struct oc_svc *s) {
         }
     }
     free(s->workers);
+    free(s->shares);
     if (s->metrics != NULL) {
         oc_metrics_free(s->metrics);
     }

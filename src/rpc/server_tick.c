@@ -142,7 +142,7 @@ static bool body_stalled(struct oc_call *call) {
     const struct oc_rpc_worker *w = call->conn->w;
 
     if (call->remote_closed || call->unconsumed > 0 || !oc_list_empty(&call->wait_link)) {
-        call->mark_ns = w->now_ns; /* it waits for us, not we for it */
+        call->mark_ns = call->received_ns = w->now_ns; /* it waits for us, not we for it */
         call->mark_received = call->received;
         return false;
     }
