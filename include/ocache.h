@@ -68,7 +68,7 @@ const char *ocache_code_name(int code);
 struct ocache_client;
 
 enum ocache_mode {
-    OCACHE_MODE_AUTO = 0,   /* ask the nodes; for now every answer leads to simple mode */
+    OCACHE_MODE_AUTO = 0,   /* ask the nodes; a node answers for every key, so this is simple */
     OCACHE_MODE_SIMPLE = 1, /* key to address by hash; lists go round-robin */
     OCACHE_MODE_CLUSTER =
         2 /* routing by the ring: not built yet, refused with OCACHE_UNIMPLEMENTED */

@@ -213,7 +213,7 @@ void cl_read_more(struct cl_op *op) {
         }
         cl_block_fill(block, op->read, op->user);
         if (block->kind == CL_BLOCK_MORE && block->len < CL_BLOCK_BYTES) {
-            /* Nothing more for now: send what there is, come back with ocache_resume. */
+            /* Nothing more is at hand: send what there is, come back with ocache_resume. */
             if (block->len == 0) {
                 cl_feed_put(&op->feed, block);
             } else {

@@ -119,7 +119,7 @@ static int sweep_each(void *arg, struct oc_span key, const struct oc_entry *e) {
     if (s->verdict == OC_SWEEP_NEXT && s->visited < s->budget) {
         return 0;
     }
-    /* The walk ends here for now: the cursor takes the key. */
+    /* The walk pauses here: the cursor takes the key. */
     s->cursor->started = true;
     s->cursor->key_len = (uint16_t)key.len;
     if (key.len > 0) {
